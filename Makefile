@@ -1,0 +1,60 @@
+# Two commands: `make demo` and `make test`. Both set up .venv first; nothing else is needed.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.stamp
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+# One torch thread per process: results repeat, and the two test workers do not fight.
+export OMP_NUM_THREADS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test format lint types contracts doctest unit weights clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
+
+venv: $(STAMP)  ## create .venv with the pinned development dependencies
+
+# torch goes in first and pinned, so that no other requirement chooses a build of it; torchvision
+# goes in last and without its dependencies, because its metadata may name another torch.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt torch setuptools
+	$(PIP) install -c constraints.txt --no-build-isolation -e ".[dev]"
+	$(PIP) install -c constraints.txt --no-deps torchvision
+	touch $@
+
+demo: $(STAMP)  ## prune the shipped network and print what changed
+	$(BIN)/python examples/demo.py
+
+test: lint types contracts doctest unit  ## everything the project claims
+
+format: $(STAMP)  ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lint: $(STAMP)  ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(STAMP)  ## mypy, strict
+	$(BIN)/mypy
+
+contracts: $(STAMP)  ## import-linter: who may import whom
+	$(BIN)/lint-imports
+
+doctest: $(STAMP)  ## the examples in the docstrings
+	$(BIN)/python -m pytest --doctest-modules src
+
+unit: $(STAMP)  ## the tests
+	$(BIN)/python -m pytest -n 2 tests
+
+weights: $(STAMP)  ## train the shipped network again
+	$(BIN)/python scripts/train_digits.py
+
+clean:  ## remove what the other targets made, .venv included
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Benchmarks: what to compare an export with, and how to time it."""

@@ -1,0 +1,162 @@
+"""Observation: run a graph once and write down every ATen operation it performs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from upscale.capture.record import Call, Observed, Ref, TensorInfo
+from upscale.errors import CaptureError
+
+
+class Observer(fx.Interpreter):
+    """Runs a graph and names every tensor every operation reads and makes."""
+
+    def __init__(self, model: nn.Module, graph: fx.Graph, owned: dict[int, str]) -> None:
+        super().__init__(model, garbage_collect_values=False, graph=graph)
+        self.at = ""
+        self.values: dict[str, TensorInfo] = {}
+        self.observed: dict[str, Observed] = {}
+        self._owned = owned
+        self._names: dict[fx.Node, Any] = {}
+        self._newest: dict[str, str] = {}
+        self._memory: dict[int, set[str]] = {}
+        self._overwritten: dict[str, str] = {}
+        self._bound: dict[int, str] = {}
+        self._alive: list[Tensor] = []
+        self._calls: list[Call] = []
+        self._writes: list[str] = []
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.at = n.name
+        self._bound, self._calls, self._writes = {}, [], []
+        reads = {operand.name: self._bind(operand) for operand in n.all_input_nodes}
+        given = [
+            leaf
+            for operand in n.all_input_nodes
+            for leaf in tree_leaves(self.env[operand])
+            if isinstance(leaf, Tensor)
+        ]
+        operands = {id(leaf) for leaf in given}
+        with _Recorder(self):
+            result = super().run_node(n)
+        leaves, spec = tree_flatten(result)
+        names = [self._name_of(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves]
+        if not self._writes and n.op != "output":
+            # A node may hand its input back; a fresh alias keeps the two values apart.
+            leaves = [
+                torch.ops.aten.alias(leaf) if id(leaf) in operands else leaf for leaf in leaves
+            ]
+            result = spec.unflatten(leaves)
+        self._names[n] = spec.unflatten(names)
+        memory = {leaf.untyped_storage()._cdata for leaf in given}
+        is_view = any(
+            isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata in memory for leaf in leaves
+        )
+        self.observed[n.name] = Observed(
+            tuple(self._calls), reads, self._names[n], tuple(self._writes), is_view
+        )
+        return result
+
+    def record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen operation and write it down."""
+        refs = tree_map(self._ref, args), tree_map(self._ref, kwargs)
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        names = [self._name_of(x) for x in inputs]
+        self._check_overwritten(overload, names)
+        aliased = any(name in self._overwritten for name in names)
+        result = overload(*args, **kwargs)
+        for written in self._written(overload, args, kwargs):
+            self._write(written)
+        outs = tuple(
+            self._name_result(leaf, overload)
+            for leaf in tree_leaves(result)
+            if isinstance(leaf, Tensor)
+        )
+        self._calls.append(
+            Call(overload._schema.name.split("::")[1], *refs, outs, aliased, overload)
+            if overload.namespace == "aten"
+            else Call(str(overload), *refs, outs, aliased, overload)
+        )
+        return result
+
+    def _bind(self, operand: fx.Node) -> Any:
+        """Bind an operand's tensors to their newest names for this node."""
+        leaves, spec = tree_flatten(self.env[operand])
+        names, _ = tree_flatten(self._names[operand], is_leaf=lambda x: x is None)
+        newest = []
+        for leaf, name in zip(leaves, names, strict=True):
+            while name in self._newest:
+                name = self._newest[name]
+            newest.append(name)
+            if isinstance(leaf, Tensor):
+                self._bound[id(leaf)] = name
+        return spec.unflatten(newest)
+
+    def _name_of(self, tensor: Tensor) -> str:
+        name = self._bound.get(id(tensor)) or self._owned.get(id(tensor))
+        if name is None:
+            return self._new(tensor)
+        if name not in self.values:
+            self.values[name] = TensorInfo(tuple(tensor.shape), tensor.element_size())
+        return name
+
+    def _new(self, tensor: Tensor) -> str:
+        name, version = self.at, 0
+        while name in self.values:
+            version += 1
+            name = f"{self.at}:{version}"
+        self._bound[id(tensor)] = name
+        self._alive.append(tensor)
+        self.values[name] = TensorInfo(tuple(tensor.shape), tensor.element_size())
+        self._memory.setdefault(tensor.untyped_storage()._cdata, set()).add(name)
+        return name
+
+    def _ref(self, leaf: Any) -> Any:
+        return Ref(self._name_of(leaf)) if isinstance(leaf, Tensor) else leaf
+
+    def _name_result(self, tensor: Tensor, overload: Any) -> str:
+        if overload._schema.is_mutable and id(tensor) in self._bound:
+            return self._bound[id(tensor)]
+        return self._new(tensor)
+
+    @staticmethod
+    def _written(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        written: list[Tensor] = []
+        for position, argument in enumerate(overload._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[position] if position < len(args) else kwargs.get(argument.name)
+                written.extend(x for x in tree_leaves(value) if isinstance(x, Tensor))
+        return written
+
+    def _write(self, tensor: Tensor) -> None:
+        if id(tensor) in self._owned and id(tensor) not in self._bound:
+            return  # a buffer counting its batches: no data flows from it
+        old = self._name_of(tensor)
+        for other in self._memory.get(tensor.untyped_storage()._cdata, set()) - {old}:
+            self._overwritten[other] = self.at
+        self._newest[old] = self._new(tensor)
+        self._writes.append(old)
+
+    def _check_overwritten(self, overload: Any, names: list[str]) -> None:
+        for name in names:
+            if self._overwritten.get(name, self.at) != self.at:
+                raise CaptureError(
+                    f"{self.at} reads {name}, whose memory {self._overwritten[name]} wrote in "
+                    "place through another view; write that operation out of place"
+                )
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, observer: Observer) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.observer = observer
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return self.observer.record(func, args, kwargs or {})

@@ -1,0 +1,104 @@
+"""What capture hands on: the example, the graph, and the record of one run of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What the model is called with: positional and keyword inputs."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, example: object) -> Example:
+        """A tensor is one input, a tuple or list several, a dict keyword inputs."""
+        if isinstance(example, Example):
+            return example
+        if isinstance(example, Mapping):
+            return cls((), dict(example))
+        if isinstance(example, (tuple, list)):
+            return cls(tuple(example))
+        return cls((example,))
+
+    def map(self, change: Callable[[Any], Any]) -> Example:
+        """The example with every leaf replaced by `change(leaf)`."""
+        return Example(tree_map(change, self.args), tree_map(change, dict(self.kwargs)))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Every tensor in the example."""
+        return [x for x in tree_leaves((self.args, dict(self.kwargs))) if isinstance(x, Tensor)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor in an observed call, by the name of its value."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Shape and element size of a value, as the example showed them."""
+
+    shape: tuple[int, ...]
+    itemsize: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One observed ATen operation; tensors appear as `Ref`."""
+
+    op: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outs: tuple[str, ...]
+    aliased: bool
+    overload: Any = field(compare=False)
+
+    def argument(self, name: str) -> Any:
+        """The value passed for a schema argument, or its default."""
+        for position, argument in enumerate(self.overload._schema.arguments):
+            if argument.name == name:
+                if position < len(self.args):
+                    return self.args[position]
+                return self.kwargs.get(name, argument.default_value)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What one graph node did: its operations, the values it read and what it returned."""
+
+    calls: tuple[Call, ...]
+    reads: Mapping[str, Any]
+    result: Any
+    writes: tuple[str, ...]
+    is_view: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A traced model and the record of one run.
+
+    A parameter's value is named `@` and its qualified name; all other values are named after
+    the graph node that made them. `computed` holds the layers that compute their weight in
+    every call, with its shape; `leaves` the modules without modules in them.
+    """
+
+    name: str
+    graph: fx.Graph
+    computed: Mapping[str, tuple[int, ...]]
+    leaves: frozenset[str]
+    observed: Mapping[str, Observed]
+    values: Mapping[str, TensorInfo]
+    sources: Mapping[str, str]
+    training: bool

@@ -1,0 +1,29 @@
+"""Every error a user can cause, as one tree: catch `UpscaleError` to catch them all."""
+
+
+class UpscaleError(Exception):
+    """Something about the caller's model, example, selection or file does not fit."""
+
+
+class CaptureError(UpscaleError):
+    """The model could not be turned into a graph."""
+
+
+class ExampleError(UpscaleError, ValueError):
+    """The example does not fit the model: wrong shape, device or kind."""
+
+
+class SelectionError(UpscaleError, ValueError):
+    """A selection names a layer or a channel that is not there, or contradicts itself."""
+
+
+class OrderingError(UpscaleError, ValueError):
+    """A family of channel sets, its weights or an answer to it is malformed."""
+
+
+class PlanError(UpscaleError, ValueError):
+    """A plan was asked for something unknown, or does not belong to this model."""
+
+
+class VerificationError(UpscaleError):
+    """The exported model does not compute what the masked model computes."""

@@ -1,0 +1,1 @@
+"""Channel flow: which channels every position of every tensor carries."""

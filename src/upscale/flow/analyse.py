@@ -1,0 +1,267 @@
+"""Analysis: a captured model becomes a channel flow, node by node, rule by rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from upscale.capture import Call, Captured, Observed, size_arguments
+from upscale.flow.domain import (
+    Carry,
+    ChannelFlow,
+    Fold,
+    Frozen,
+    Line,
+    Pass,
+    Reduce,
+    Relation,
+    Select,
+    Step,
+    relation_reads,
+)
+from upscale.flow.rules import RULES
+from upscale.flow.walk import Declined, Misread, Unlined, Walk, tensors
+
+SHAPE_READERS = {"size", "dim", "ndimension", "shape", "ndim", "dtype", "device", "is_cuda"}
+
+
+def analyse(captured: Captured) -> ChannelFlow:
+    """Follow every channel through a captured model; freeze what no rule vouches for."""
+    opaque: dict[str, str] = {}
+    while True:
+        analyst = _Analyst(captured, opaque)
+        failing = analyst.run() or _misused_parameters(analyst.steps)
+        if not failing:
+            return analyst.flow()
+        opaque.update(failing)
+
+
+class _Analyst:
+    def __init__(self, captured: Captured, opaque: dict[str, str]) -> None:
+        self.captured = captured
+        self.steps: list[Step] = []
+        self._opaque = opaque
+        self._walk = Walk(captured)
+
+    def run(self) -> dict[str, str]:
+        """Walk every node; returns the nodes to be frozen in a next walk, with reasons."""
+        for node in self.captured.graph.nodes:
+            try:
+                self._visit(node, self.captured.observed[node.name])
+            except Misread as misread:
+                return {str(misread): "its channels are spread over several axes"}
+        return {}
+
+    def flow(self) -> ChannelFlow:
+        """The finished flow."""
+        values = self.captured.values
+        return ChannelFlow(
+            steps=tuple(self.steps),
+            classes={line: self._walk.classes.find(own) for line, own in self._walk.known.items()},
+            shapes={name: info.shape for name, info in values.items()},
+            itemsizes={name: info.itemsize for name, info in values.items()},
+        )
+
+    def _visit(self, node: fx.Node, observed: Observed) -> None:
+        self._walk.begin(node.name)
+        reads = _names(observed.reads)
+        makes = _names(observed.result)
+        if node.op in ("placeholder", "get_attr"):
+            return
+        if node.op == "output":
+            self._freeze(node, reads, (), "")
+        elif not observed.calls:
+            self._visit_silent(node, reads, makes)
+        elif node.name in self._opaque:
+            self._freeze(node, reads, makes, self._opaque[node.name])
+        else:
+            self._visit_calls(node, observed, reads, makes)
+
+    def _visit_silent(self, node: fx.Node, reads: tuple[str, ...], makes: tuple[str, ...]) -> None:
+        """Nodes that perform no tensor operation: shapes, numbers, tuples, identities."""
+        attribute = node.args[1] if node.target is getattr else node.target
+        if not makes and (not reads or attribute in SHAPE_READERS):
+            self.steps.append(Step(node.name, reads, (), (), executed=True, shape_only=True))
+        elif not set(makes) <= set(reads) or not makes:
+            self._freeze(node, reads, makes, "no rule knows what it does")
+        else:
+            self._check_splits(reads)
+
+    def _visit_calls(
+        self,
+        node: fx.Node,
+        observed: Observed,
+        reads: tuple[str, ...],
+        makes: tuple[str, ...],
+    ) -> None:
+        try:
+            self._apply_all(observed.calls, reads)
+            self._check_chain(node, observed)
+            resize = self._resized(node, observed.calls)
+        except Declined as declined:
+            self._walk.forget({out for call in observed.calls for out in call.outs})
+            self._freeze(node, reads, makes, str(declined))
+            return
+        looked_through = any(isinstance(r, Select) for r in self._walk.relations) or any(
+            value in self._walk.splits for value in makes
+        )
+        self.steps.append(
+            Step(
+                node.name,
+                tuple(dict.fromkeys((*reads, *self._parameters(observed.calls)))),
+                makes,
+                tuple(self._walk.relations),
+                executed=not looked_through,
+                module=_module(node),
+                resize=resize,
+            )
+        )
+
+    def _apply_all(self, calls: tuple[Call, ...], reads: tuple[str, ...]) -> None:
+        self._walk.inner = set()
+        try:
+            for call in calls:
+                self._apply(call)
+                self._walk.inner.update(call.outs)
+        except Unlined as unlined:
+            # An axis in its own order becomes a line, so that it can be followed within.
+            axis, shape = unlined.line.axis, self._walk.shape(unlined.line.value)
+            self._walk.forget({out for call in calls for out in call.outs})
+            for value in reads:
+                if (
+                    len(self._walk.shape(value)) == len(shape)
+                    and self._walk.shape(value)[axis] == shape[axis]
+                ):
+                    self._walk.line(Line(value, axis))
+            self._walk.inner = set()
+            try:
+                for call in calls:
+                    self._apply(call)
+            except Unlined:
+                raise Declined("it reduces an axis that it made itself") from None
+
+    def _apply(self, call: Call) -> None:
+        operands = tensors(call)
+        self._walk.derive(call)
+        for value in operands:
+            if value in self._walk.splits:
+                if len(operands) > 1 or call.aliased:
+                    raise Misread(self._walk.splits[value].origin)
+                self._walk.move_split(call, value)
+                return
+        rule = RULES.get(call.op)
+        if call.aliased and any(self._walk.lines(value) for value in operands):
+            raise Declined("it writes in place into memory it shares")
+        if rule is not None:
+            rule(call, self._walk)
+        elif any(self._walk.lines(value) for value in operands):
+            raise Declined("no rule for this operation")
+
+    def _check_chain(self, node: fx.Node, observed: Observed) -> None:
+        """Several operations within one node must hand one line on, untouched from outside."""
+        if len(observed.calls) < 2 or not self._walk.relations:
+            return
+        if any(isinstance(relation, (Select, Fold)) for relation in self._walk.relations):
+            raise Declined("it rearranges channels within")
+        reductions = [r for r in self._walk.relations if isinstance(r, Reduce)]
+        if any(r.groups > 1 and not r.channelwise for r in reductions):
+            raise Declined("it rearranges channels within")
+        module = _module(node)
+        if module and _cuts_of(self._walk.relations) and module not in self.captured.leaves:
+            raise Declined("its layers are used from within another module")
+        seen = [
+            line
+            for relation in self._walk.relations
+            for line in relation_reads(relation)
+            if not line.value.startswith("@")
+        ]
+        if len(seen) != len(set(seen)):
+            raise Declined("several operations within it read the same channels")
+
+    def _resized(self, node: fx.Node, calls: tuple[Call, ...]) -> tuple[Line, ...]:
+        lines = tuple(
+            relation.out
+            for call in calls
+            if call.op in ("view", "reshape", "_unsafe_view", "expand")
+            for relation in self._walk.relations
+            if isinstance(relation, (Pass, Carry)) and relation.out.value in call.outs
+        )
+        if lines and size_arguments(node) is None:
+            raise Declined("its sizes cannot be changed from outside")
+        return lines
+
+    def _check_splits(self, reads: tuple[str, ...]) -> None:
+        for value in reads:
+            if value in self._walk.splits:
+                raise Misread(self._walk.splits[value].origin)
+
+    def _freeze(
+        self, node: fx.Node, reads: tuple[str, ...], makes: tuple[str, ...], because: str
+    ) -> None:
+        self._check_splits(reads)
+        calls = self.captured.observed[node.name].calls
+        frozen = None
+        if because and any(self._walk.lines(value) for value in reads):
+            operation = ", ".join(dict.fromkeys(call.op for call in calls[:3])) or str(node.target)
+            layer = _module(node) or node.name
+            source = self.captured.sources.get(node.name, "")
+            frozen = Frozen(layer, operation, because, source)
+        reads = tuple(dict.fromkeys((*reads, *self._parameters(calls))))
+        self.steps.append(
+            Step(node.name, reads, makes, (), executed=True, module=_module(node), frozen=frozen)
+        )
+
+    @staticmethod
+    def _parameters(calls: tuple[Call, ...]) -> list[str]:
+        return [value for call in calls for value in tensors(call) if value.startswith("@")]
+
+
+def _misused_parameters(steps: Sequence[Step]) -> dict[str, str]:
+    """Steps that would cut a parameter another step needs whole, or in another role."""
+    roles: dict[str, dict[str, set[str]]] = {}
+    for step in steps:
+        cut = _cuts(step)
+        for value in step.reads:
+            if value.startswith("@"):
+                role = cut.get(value, "whole")
+                roles.setdefault(value, {}).setdefault(role, set()).add(step.node)
+    failing: dict[str, str] = {}
+    for value, by_role in roles.items():
+        if len(by_role) > 1:
+            for role, nodes in by_role.items():
+                if role != "whole":
+                    failing |= dict.fromkeys(nodes, f"{value[1:]} is used in different ways")
+    return failing
+
+
+def _cuts(step: Step) -> dict[str, str]:
+    """The parameters whose axes follow this step's lines, and in which role."""
+    return _cuts_of(step.relations)
+
+
+def _cuts_of(relations: Iterable[Relation]) -> dict[str, str]:
+    cut: dict[str, str] = {}
+    for relation in relations:
+        if isinstance(relation, Reduce):
+            if relation.weight.startswith("@"):
+                cut[relation.weight] = f"weight {relation.row_axis} {relation.groups}"
+            cut |= {line.value: "rows" for line in relation.beside}
+        elif isinstance(relation, Pass):
+            cut |= {
+                line.value: f"axis {line.axis}"
+                for line in relation.reads
+                if line.value.startswith("@")
+            }
+    return cut
+
+
+def _module(node: fx.Node) -> str | None:
+    return str(node.target) if node.op == "call_module" else None
+
+
+def _names(structure: Any) -> tuple[str, ...]:
+    found = tree_leaves(structure, is_leaf=lambda x: x is None)
+    return tuple(dict.fromkeys(name for name in found if isinstance(name, str)))

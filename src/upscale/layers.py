@@ -1,0 +1,63 @@
+"""The layers a selection may name, and the names of what a model owns."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+KINDS = (nn.modules.conv._ConvNd, nn.Linear)
+
+
+def layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Every convolution and linear of a model, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, KINDS) and isinstance(getattr(module, "weight", None), Tensor)
+    }
+
+
+def weight_of(layer: nn.Module) -> Tensor:
+    """A layer's weight, as it is now."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def column_axis(layer: nn.Module) -> int:
+    """The axis of a layer's weight that its input channels lie along."""
+    return 0 if getattr(layer, "transposed", False) else 1
+
+
+def columns(layer: nn.Module) -> int:
+    """How many input channels a layer's weight tells apart."""
+    return int(weight_of(layer).shape[column_axis(layer)])
+
+
+def computes_weight(layer: nn.Module) -> bool:
+    """Whether a layer may use another weight than the one it stores.
+
+    So do parametrised layers and those whose class has a forward of its own, such as weight
+    standardisation. Zeroing what they store would change what they compute from it.
+    """
+    stock = type(layer).forward.__module__.startswith("torch.nn.modules")
+    return not stock or "weight" not in layer._parameters
+
+
+def weight_names(model: nn.Module) -> dict[str, str]:
+    """The name of each layer's weight; layers that share one have one name."""
+    names = parameter_names(model)
+    return {
+        name: f"{name}.weight" if computes_weight(layer) else names[id(weight_of(layer))]
+        for name, layer in layers(model).items()
+    }
+
+
+def parameter_names(model: nn.Module) -> dict[int, str]:
+    """The first qualified name of every parameter and buffer, by identity."""
+    names: dict[int, str] = {}
+    for name, tensor in [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]:
+        names.setdefault(id(tensor), name)
+    return names

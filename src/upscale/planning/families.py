@@ -1,0 +1,202 @@
+"""Families: every read becomes a set of channels that wants to be contiguous, and is ordered."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from upscale.channels import Positions
+from upscale.flow.domain import (
+    Absorb,
+    Carry,
+    ChannelFlow,
+    Classes,
+    Fold,
+    Line,
+    Pass,
+    Reduce,
+    Relation,
+    Select,
+    Step,
+    relation_reads,
+)
+from upscale.ordering import solve
+from upscale.planning.layouts import Layouts
+from upscale.segments import (
+    Liveness,
+    carried_classes,
+    columns_kept,
+    groups_kept,
+)
+
+# A run more in a concatenation that copies anyway is nearly free next to a copy of its own.
+CONCATENATED = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Want:
+    """One read of a line: the positions it needs.
+
+    A `pinned` want needs them in their own order too. A select's want is not `executed`.
+    """
+
+    node: str
+    line: Line
+    positions: Positions
+    executed: bool
+    pinned: bool
+
+
+def wants_of(flow: ChannelFlow, live: Liveness, kept: Mapping[str, Positions]) -> tuple[Want, ...]:
+    """Every read of every line, with what it needs."""
+    return tuple(
+        want
+        for step in flow.steps
+        if live.needs(step) and not step.shape_only
+        for want in _wants_of_step(flow, step, live, kept)
+    )
+
+
+def order_classes(
+    flow: ChannelFlow, live: Liveness, wants: Sequence[Want], order: str
+) -> tuple[dict[int, int], float]:
+    """A rank for every class whose order is free, and bytes no order can save.
+
+    Classes that one layer computes are ordered together. Where one of them stands in a tensor
+    whose order is given, all stay in their own.
+    """
+    if order == "none":
+        return {}, 0.0
+    carried = carried_classes(flow)
+    components = Classes()
+    components.fresh(1 + max((int(c.max()) for c in flow.classes.values() if len(c)), default=0))
+    for line in _computed_lines(flow):
+        own = flow.classes[line][live.lines[line]]
+        components.merge(own[1:], own[:-1])
+    given = [*_fixed(flow, wants, carried), np.empty(0, dtype=np.int64)]
+    fixed = set(components.find(np.concatenate(given)).tolist())
+    families: dict[int, dict[frozenset[int], float]] = defaultdict(lambda: defaultdict(float))
+    for channels, weight in _weighed(flow, wants, carried):
+        own = components.find(channels)
+        together = np.unique(own).tolist()
+        share = 1.0 if len(together) == 1 else CONCATENATED
+        for component in together:
+            members = channels[own == component]
+            families[component][frozenset(members.tolist())] += weight * len(members) * share
+    ranks: dict[int, int] = {}
+    bound = 0.0
+    for component in sorted(families.keys() - fixed):
+        family = families[component]
+        solved = solve(list(family), list(family.values()), method=order)
+        ranks |= {channel: place for place, channel in enumerate(solved.order)}
+        bound += solved.lower_bound
+    return ranks, bound
+
+
+def _weighed(
+    flow: ChannelFlow, wants: Sequence[Want], carried: Mapping[int, int]
+) -> Iterator[tuple[Positions, float]]:
+    """The sets that want to be contiguous, and the bytes a copy writes for each channel."""
+    seen_through = Layouts(flow)
+    for step in flow.steps:
+        for relation in step.relations:
+            if isinstance(relation, Select):
+                seen_through.look_through(relation)
+    for want in wants:
+        if not want.executed or not len(want.positions):
+            continue
+        found = seen_through.find(want.line, want.positions)
+        share = int(np.prod(flow.shapes[want.line.value])) // max(1, flow.size(want.line))
+        weight = float(share * flow.itemsizes[want.line.value])
+        for number, root in enumerate(found.roots):
+            channels = _channels(flow, root, found.position[found.root == number], carried)
+            if len(channels):
+                yield channels, weight * (1.0 if len(found.roots) == 1 else CONCATENATED)
+
+
+def _channels(
+    flow: ChannelFlow, line: Line | None, positions: Positions, carried: Mapping[int, int]
+) -> Positions:
+    """The classes of channels at positions of a line; features count as their channels."""
+    if line is None or line not in flow.classes:
+        return np.empty(0, dtype=np.int64)
+    classes = flow.classes[line][positions]
+    if carried:
+        return np.array([carried.get(c, c) for c in classes.tolist()], dtype=np.int64)
+    return classes
+
+
+def _computed_lines(flow: ChannelFlow) -> Iterator[Line]:
+    """Lines whose order is a layer's to choose."""
+    for step in flow.steps:
+        for relation in step.relations:
+            if isinstance(relation, Reduce) and not relation.channelwise:
+                yield relation.out
+
+
+def _fixed(
+    flow: ChannelFlow, wants: Sequence[Want], carried: Mapping[int, int]
+) -> Iterator[Positions]:
+    """Classes of lines whose order is given, or needed as it is."""
+    made = set()
+    for step in flow.steps:
+        for relation in step.relations:
+            if isinstance(relation, Absorb):
+                continue
+            made.add(relation.out)
+            if isinstance(relation, Reduce) and relation.groups > 1 and not relation.channelwise:
+                yield _channels(flow, relation.out, np.arange(flow.size(relation.out)), carried)
+    for line in flow.classes.keys() - made:
+        yield _channels(flow, line, np.arange(flow.size(line)), carried)
+    for want in wants:
+        if want.pinned:
+            yield _channels(flow, want.line, want.positions, carried)
+
+
+def _wants_of_step(
+    flow: ChannelFlow, step: Step, live: Liveness, kept: Mapping[str, Positions]
+) -> Iterator[Want]:
+    covered = set()
+    for relation in step.relations:
+        for index, line in enumerate(relation_reads(relation)):
+            covered.add(line)
+            if not line.value.startswith("@"):
+                positions, pinned = _wanted(flow, relation, index, live, kept)
+                yield Want(step.node, line, positions, step.executed, pinned)
+    if step.executed:
+        for value in step.reads:
+            for line in flow.lines_of(value):
+                if line not in covered:
+                    everything = np.arange(flow.size(line))
+                    yield Want(step.node, line, everything, step.executed, pinned=True)
+
+
+def _wanted(
+    flow: ChannelFlow,
+    relation: Relation,
+    index: int,
+    live: Liveness,
+    kept: Mapping[str, Positions],
+) -> tuple[Positions, bool]:
+    """The positions a relation needs of the line it reads as `index`, and whether pinned."""
+    if isinstance(relation, Absorb):
+        return np.arange(flow.size(relation.read)), False
+    out = np.flatnonzero(live.lines[relation.out])
+    if isinstance(relation, Pass):
+        return out, False
+    if isinstance(relation, Fold):
+        return np.unique(relation.table[out]), False
+    if isinstance(relation, Carry):
+        return np.flatnonzero(live.lines[relation.read]), False
+    if isinstance(relation, Select):
+        return np.unique(relation.position[out[relation.operand[out] == index]]), False
+    columns = columns_kept(relation, kept)
+    if relation.channelwise:
+        return (out if len(columns) else columns), False
+    if relation.groups > 1:
+        groups = groups_kept(relation, live.lines[relation.out])
+        return (groups[:, None] * relation.columns + columns).reshape(-1), True
+    return columns, False

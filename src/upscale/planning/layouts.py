@@ -1,0 +1,111 @@
+"""Layouts: which position of the original stands at which place of each pruned tensor.
+
+One map per line, and one question asked of it: where do these positions lie now? A line that
+only selects from others has no layout of its own; it is looked through to where the data is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from upscale.channels import Flags, Positions, occurrences, places
+from upscale.flow.domain import ChannelFlow, Line, Select
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """Where wanted positions lie: for each a root line (by number) and a position of it."""
+
+    roots: tuple[Line | None, ...]
+    root: Positions
+    position: Positions
+
+
+class Layouts:
+    """The physical layout of every line met so far."""
+
+    def __init__(self, flow: ChannelFlow) -> None:
+        self._flow = flow
+        self._physical: dict[Line, Positions] = {}
+        self._places: dict[Line, Positions] = {}
+        self._selects: dict[Line, Select] = {}
+
+    def put(self, line: Line, layout: Positions) -> None:
+        """Say which positions a line holds, in order."""
+        self._physical[line] = layout
+        self._places[line] = places(layout, self._flow.size(line))
+
+    def look_through(self, relation: Select) -> None:
+        """Say that a line is a selection from others."""
+        self._selects[relation.out] = relation
+
+    def is_select(self, line: Line) -> bool:
+        """Whether a line has to be fetched from elsewhere."""
+        return line in self._selects and line not in self._physical
+
+    def select(self, line: Line) -> Select:
+        """The selection behind a line."""
+        return self._selects[line]
+
+    def of(self, line: Line) -> Positions:
+        """The layout of a line that is no selection; its own order if nothing was said."""
+        if line not in self._physical:
+            self.put(line, np.arange(self._flow.size(line)))
+        return self._physical[line]
+
+    def find(self, line: Line, wanted: Positions) -> Found:
+        """Follow wanted positions through selections to the lines that hold them."""
+        if not self.is_select(line):
+            return Found((line,), np.zeros_like(wanted), wanted)
+        select = self._selects[line]
+        roots: dict[Line | None, int] = {}
+        root = np.empty_like(wanted)
+        position = np.empty_like(wanted)
+        for index in np.unique(select.operand[wanted]).tolist():
+            mine = select.operand[wanted] == index
+            if index < 0:
+                root[mine] = roots.setdefault(None, len(roots))
+                position[mine] = -1
+                continue
+            inner = self.find(select.reads[index], select.position[wanted[mine]])
+            numbers = np.array([roots.setdefault(r, len(roots)) for r in inner.roots])
+            root[mine] = numbers[inner.root]
+            position[mine] = inner.position
+        return Found(tuple(roots), root, position)
+
+    def place(self, line: Line, wanted: Positions) -> Positions:
+        """The places in a physical line of positions it holds."""
+        self.of(line)
+        return self._places[line][wanted]
+
+    def arrange(self, line: Line, wanted: Positions) -> Positions:
+        """The wanted positions in the order in which they lie in memory."""
+        found = self.find(line, wanted)
+        key = np.empty_like(wanted)
+        for number, root in enumerate(found.roots):
+            mine = found.root == number
+            if root is not None:
+                key[mine] = self.place(root, found.position[mine])
+            else:
+                key[mine] = wanted[mine]
+        return wanted[np.lexsort((wanted, key, found.root))]
+
+
+def rooted(
+    classes: Positions, live: Flags, rank: Mapping[int, int] | None, *, nested: bool
+) -> Positions:
+    """The layout of a line that is computed here: its live positions in class order.
+
+    Without ranks the positions stay in their own order. A class that occurs several times
+    stands in blocks, one per occurrence; `nested`, its occurrences stand side by side.
+    """
+    positions = np.flatnonzero(live)
+    if rank is None:
+        return positions
+    key = np.array([rank[c] for c in classes[positions].tolist()], dtype=np.int64)
+    turn = occurrences(classes)[positions]
+    order = np.lexsort((turn, key)) if nested else np.lexsort((key, turn))
+    return positions[order]

@@ -1,0 +1,135 @@
+"""The plan: everything the rewrite will do, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from upscale.flow.domain import Frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of what an edge reads: a slice of one value, or a gather from it.
+
+    A piece of zeros takes from its value only the shape; a whole piece is all of it.
+    """
+
+    value: str
+    start: int
+    length: int
+    indices: tuple[int, ...] | None = None
+    zeros: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SizesRead:
+    """A value whose shape the model asks for: where to ask, and the sizes it shall be told."""
+
+    anchor: str
+    fixed: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """How a node gets the channels it wants of a value: its pieces, in order.
+
+    `channel_bytes` is what one channel of the value weighs.
+    """
+
+    node: str
+    value: str
+    axis: int
+    pieces: tuple[Piece, ...]
+    channel_bytes: int
+
+    @property
+    def kind(self) -> str:
+        """`slice` (free), `gather`, `runs` of one value, or `concat` of several."""
+        if len({(piece.value, piece.zeros) for piece in self.pieces}) > 1 or self.pieces[0].zeros:
+            return "concat"
+        if len(self.pieces) > 1:
+            return "runs"
+        return "slice" if self.pieces[0].indices is None else "gather"
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes this edge gathers or copies by runs; what it concatenates is not among them."""
+        if self.kind == "runs":
+            return self.channel_bytes * sum(piece.length for piece in self.pieces)
+        gathered = (piece.length for piece in self.pieces if piece.indices is not None)
+        return self.channel_bytes * sum(gathered)
+
+    @property
+    def concatenated_bytes(self) -> int:
+        """Bytes this edge writes in putting several values together."""
+        joined = self.kind == "concat"
+        return self.channel_bytes * sum(piece.length for piece in self.pieces) if joined else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an export will do. Plain data: no tensors, no modules.
+
+    `edges` lists the reads that are not of a whole tensor, `joins` the concatenations that
+    are built once for several readers, `cuts` the indices each parameter keeps along each axis
+    it is cut along, `sizes` the new sizes in reshapes, `asked` the values whose shape is read,
+    `groups` the new numbers of groups, `constants` the layers that read nothing and give their
+    bias, `stayed` the weights whose pruned columns cannot leave and become zeros, `unreached`
+    those no node reads, `gone` the nodes that do not run. `source` is the capture the plan was
+    made from.
+    """
+
+    order: str
+    kept: Mapping[str, tuple[int, ...]]
+    edges: tuple[Edge, ...]
+    joins: tuple[Edge, ...]
+    cuts: Mapping[str, Mapping[int, tuple[int, ...]]]
+    sizes: Mapping[str, Mapping[int, int]]
+    asked: Mapping[str, SizesRead]
+    groups: Mapping[str, int]
+    constants: frozenset[str]
+    stayed: tuple[str, ...]
+    unreached: tuple[str, ...]
+    gone: frozenset[str]
+    frozen: tuple[Frozen, ...]
+    lower_bound: float
+    unpruned_concatenated_bytes: int
+    source: object = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        everything = sorted((*self.edges, *self.joins), key=lambda edge: -edge.copied_bytes)
+        kinds = [edge.kind for edge in everything]
+        lines = [
+            f"plan: order {self.order}, {self.copies} copies, {self.copied_bytes:,} bytes copied "
+            f"(no order copies less than {self.lower_bound:,.0f})",
+            f"edges: {kinds.count('slice')} slices, {kinds.count('runs')} by runs, "
+            f"{kinds.count('gather')} gathers, {kinds.count('concat')} concatenations",
+        ]
+        copying = [edge for edge in everything if edge.copied_bytes]
+        if copying:
+            lines.append(f"{'reader':40} {'value':32} {'how':8} {'bytes':>12}")
+        lines += [f"{e.node:40} {e.value:32} {e.kind:8} {e.copied_bytes:12,}" for e in copying]
+        if self.stayed:
+            lines.append(f"zeroed but not removed: {', '.join(self.stayed)}")
+        if self.unreached:
+            lines.append(f"never reached: {', '.join(self.unreached)}")
+        lines += [f"frozen: {f.layer} ({f.operation}) {f.because} {f.source}" for f in self.frozen]
+        return "\n".join(lines)
+
+    @property
+    def copies(self) -> int:
+        """How many edges gather or copy by runs."""
+        return sum(edge.copied_bytes > 0 for edge in (*self.edges, *self.joins))
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes copied that the unpruned model does not copy, at the example's size.
+
+        Gathers, copies by runs, and what concatenations write beyond the unpruned model's.
+        """
+        everything = (*self.edges, *self.joins)
+        concatenated = sum(edge.concatenated_bytes for edge in everything)
+        beyond = max(0, concatenated - self.unpruned_concatenated_bytes)
+        return beyond + sum(edge.copied_bytes for edge in everything)

@@ -1,0 +1,310 @@
+"""Planning: a flow, what each layer keeps and an order become a plan."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from upscale.channels import Positions, is_slice, runs
+from upscale.errors import PlanError
+from upscale.flow.domain import (
+    Absorb,
+    Carry,
+    ChannelFlow,
+    Fold,
+    Line,
+    Pass,
+    Reduce,
+    Select,
+    Step,
+)
+from upscale.planning.families import Want, order_classes, wants_of
+from upscale.planning.layouts import Layouts, rooted
+from upscale.planning.plan import Edge, Piece, Plan, SizesRead
+from upscale.segments import (
+    Liveness,
+    columns_kept,
+    find_live,
+    groups_kept,
+    tied_lines,
+)
+
+ORDERS = ("optimal", "mrap", "none")
+
+# Beyond this many runs a gather is as cheap as concatenating them (docs/design-notes.md).
+MOST_RUNS = 8
+
+
+def make_plan(flow: ChannelFlow, kept: Mapping[str, Positions], order: str) -> Plan:
+    """Decide orders, layouts and edges for the columns each weight keeps."""
+    if order not in ORDERS:
+        raise PlanError(f"order is {order!r}; it must be one of {', '.join(ORDERS)}")
+    live = find_live(flow, kept)
+    wants = wants_of(flow, live, kept)
+    ranks, lower_bound = order_classes(flow, live, wants, order)
+    return _Planner(flow, live, kept, wants, ranks, order).plan(lower_bound)
+
+
+class _Planner:
+    def __init__(
+        self,
+        flow: ChannelFlow,
+        live: Liveness,
+        kept: Mapping[str, Positions],
+        wants: tuple[Want, ...],
+        ranks: Mapping[int, int],
+        order: str,
+    ) -> None:
+        self._flow, self._live, self._kept, self._order = flow, live, kept, order
+        self._ranks = ranks
+        self._layouts = Layouts(flow)
+        self._readers: dict[Line, list[Want]] = defaultdict(list)
+        for want in wants:
+            self._readers[want.line].append(want)
+        self._nested = {
+            relation.read
+            for step in flow.steps
+            for relation in step.relations
+            if isinstance(relation, Fold) and relation.nested
+        }
+        self._leader = {line: group[0] for group in tied_lines(flow) for line in group[1:]}
+        self._columns: dict[str, Positions] = {}
+        self._edges: list[Edge] = []
+        self._joins: list[Edge] = []
+        self._asked: dict[str, SizesRead] = {}
+        self._cuts: dict[str, dict[int, Positions]] = defaultdict(dict)
+        self._sizes: dict[str, dict[int, int]] = defaultdict(dict)
+        self._groups: dict[str, int] = {}
+        self._constants: set[str] = set()
+        self._pruned: set[str] = set()
+        self._gone: set[str] = set()
+
+    def plan(self, lower_bound: float) -> Plan:
+        for step in self._flow.steps:
+            self._pruned |= {r.layer for r in step.relations if isinstance(r, Reduce)}
+            if not self._live.needs(step):
+                self._gone.add(step.node)
+            elif step.executed:
+                self._execute(step)
+            else:
+                self._look_through(step)
+        cuts = {
+            name[1:]: {axis: tuple(indices.tolist()) for axis, indices in by_axis.items()}
+            for name, by_axis in self._cuts.items()
+        }
+        read = {value for step in self._flow.steps for value in step.reads}
+        left = sorted(self._kept.keys() - self._pruned)
+        return Plan(
+            order=self._order,
+            kept={name[1:]: tuple(columns.tolist()) for name, columns in self._kept.items()},
+            edges=tuple(self._edges),
+            joins=tuple(self._joins),
+            cuts=cuts,
+            sizes=dict(self._sizes),
+            asked=self._asked,
+            groups=self._groups,
+            constants=frozenset(self._constants),
+            stayed=tuple(name[1:] for name in left if name in read),
+            unreached=tuple(name[1:] for name in left if name not in read),
+            gone=frozenset(self._gone),
+            frozen=tuple(step.frozen for step in self._flow.steps if step.frozen),
+            lower_bound=lower_bound,
+            unpruned_concatenated_bytes=_concatenated_bytes(self._flow),
+        )
+
+    def _look_through(self, step: Step) -> None:
+        self._gone.add(step.node)
+        for relation in step.relations:
+            if isinstance(relation, Select):
+                self._layouts.look_through(relation)
+                if relation.out.value in self._live.values and self._pays_to_join(relation):
+                    self._join(step.node, relation.out)
+
+    def _pays_to_join(self, relation: Select) -> bool:
+        """Whether to build a concatenation once for all its readers, not once for each."""
+        readers = self._readers[relation.out]
+        if len(relation.reads) < 2 or not all(want.executed for want in readers):
+            return False
+        if self._order == "none":
+            return True
+        layout = self._layouts.arrange(relation.out, np.flatnonzero(self._live.lines[relation.out]))
+        place = np.full(len(relation.operand), -1)
+        place[layout] = np.arange(len(layout))
+        apart = sum(len(want.positions) for want in readers)
+        joined = len(layout) + sum(
+            len(want.positions) for want in readers if not is_slice(np.sort(place[want.positions]))
+        )
+        return joined < apart
+
+    def _join(self, node: str, line: Line) -> None:
+        wanted = self._layouts.arrange(line, np.flatnonzero(self._live.lines[line]))
+        self._gone.discard(node)
+        self._joins.append(self._edge(node, line, wanted))
+        self._layouts.put(line, wanted)
+
+    def _execute(self, step: Step) -> None:
+        wanted: dict[Line, Positions] = {}
+        for relation in step.relations:
+            if isinstance(relation, Pass):
+                layout = self._lay_out(relation.out, partial(self._follow, relation))
+                wanted |= dict.fromkeys(relation.reads, layout)
+            elif isinstance(relation, Absorb):
+                everything = np.arange(self._flow.size(relation.read))
+                wanted[relation.read] = self._layouts.arrange(relation.read, everything)
+            elif isinstance(relation, Fold):
+                wanted[relation.read] = relation.wanted(self._fold(relation))
+            elif isinstance(relation, Carry):
+                wanted[relation.read] = self._carry(relation)
+            elif isinstance(relation, Reduce):
+                self._reduce(step, relation, wanted)
+        if step.shape_only:
+            self._ask(step)
+        else:
+            self._fetch(step, wanted)
+        for line in step.resize:
+            self._sizes[step.node][line.axis] = len(self._layouts.of(line))
+
+    def _follow(self, relation: Pass) -> Positions:
+        """A result lies as what it is made of, if possible as something computed elsewhere."""
+        tensors = [line for line in relation.reads if not line.value.startswith("@")]
+        tracked = [line for line in tensors if line in self._flow.classes]
+        rooted_ones = [line for line in tracked if not self._layouts.is_select(line)]
+        lead = (rooted_ones or tracked)[0]
+        return self._layouts.arrange(lead, np.flatnonzero(self._live.lines[relation.out]))
+
+    def _fold(self, relation: Fold) -> Positions:
+        live = np.flatnonzero(self._live.lines[relation.out])
+        first = self._layouts.arrange(relation.read, relation.table[live, 0])
+        owner = np.empty(self._flow.size(relation.read), dtype=np.int64)
+        owner[relation.table[:, 0]] = np.arange(len(relation.table))
+        return self._lay_out(relation.out, lambda: owner[first])
+
+    def _carry(self, relation: Carry) -> Positions:
+        live = np.flatnonzero(self._live.lines[relation.read])
+        channels = self._layouts.arrange(relation.read, live)
+        self._layouts.put(relation.out, relation.features(channels, self._flow.size(relation.read)))
+        return channels
+
+    def _reduce(self, step: Step, relation: Reduce, wanted: dict[Line, Positions]) -> None:
+        columns = columns_kept(relation, self._kept)
+        layout = self._lay_out(relation.out, lambda: self._rows(relation, columns))
+        read, rows = relation.read, Line(relation.weight, relation.row_axis)
+        contracted = Line(relation.weight, relation.column_axis)
+        wanted |= dict.fromkeys((rows, *relation.beside), layout)
+        if len(columns) == 0:
+            self._constants.add(step.node)
+            # A module can do without columns; a bare operation keeps one, of zeros.
+            if relation.weight.startswith("@"):
+                wanted[contracted] = np.arange(0 if step.module else 1)
+            else:
+                zeros = (Piece(relation.weight, 0, 1, zeros=True),)
+                self._edges.append(Edge(step.node, contracted.value, contracted.axis, zeros, 0))
+            self._groups[step.node] = 1
+            wanted[read] = self._witness(read)
+        elif relation.channelwise:
+            self._groups[step.node] = len(layout)
+            wanted[read] = layout
+        elif relation.groups > 1:
+            groups = groups_kept(relation, self._live.lines[relation.out])
+            self._groups[step.node] = len(groups)
+            wanted[contracted] = columns
+            wanted[read] = (groups[:, None] * relation.columns + columns).reshape(-1)
+        else:
+            if relation.weight not in self._columns:
+                self._columns[relation.weight] = self._layouts.arrange(read, columns)
+            wanted[contracted] = wanted[read] = self._columns[relation.weight]
+
+    def _rows(self, relation: Reduce, columns: Positions) -> Positions:
+        live = self._live.lines[relation.out]
+        if relation.channelwise and len(columns) and relation.read in self._flow.classes:
+            return self._layouts.arrange(relation.read, np.flatnonzero(live))
+        classes = self._flow.classes[relation.out]
+        ranked = self._ranks.keys() >= {int(c) for c in classes[live]}
+        free = relation.groups == 1 or relation.channelwise
+        rank = self._ranks if ranked and free else None
+        return rooted(classes, live, rank, nested=relation.out in self._nested)
+
+    def _witness(self, line: Line) -> Positions:
+        """One position of a value that is read for its shape alone."""
+        if line not in self._flow.classes:
+            return np.arange(1)
+        return self._layouts.arrange(line, np.flatnonzero(self._live.lines[line]))[:1]
+
+    def _lay_out(self, line: Line, decide: Callable[[], Positions]) -> Positions:
+        """Give a line its layout: its leader's where lines must agree, else as decided."""
+        leader = self._leader.get(line)
+        layout = self._layouts.of(leader) if leader else decide()
+        self._layouts.put(line, layout)
+        return layout
+
+    def _fetch(self, step: Step, wanted: dict[Line, Positions]) -> None:
+        """Make an edge of every read that is not of a whole tensor, and cut parameters."""
+        made = {relation.out.value for relation in step.relations if hasattr(relation, "out")}
+        for line, positions in wanted.items():
+            if line.value.startswith("@"):
+                self._cuts[line.value][line.axis] = positions
+        for value in step.reads:
+            lines = {line for line in wanted if line.value == value} | set(
+                self._flow.lines_of(value)
+            )
+            for line in sorted(lines - {line for line in lines if value.startswith("@")}):
+                positions = wanted.get(line, np.arange(self._flow.size(line)))
+                if self._layouts.is_select(line) or not np.array_equal(
+                    positions, self._layouts.of(line)
+                ):
+                    self._edges.append(self._edge(step.node, line, positions))
+        for line, positions in wanted.items():
+            if line.value in made and not np.array_equal(positions, self._layouts.of(line)):
+                raise PlanError(f"{step.node} would have to rearrange channels within")
+
+    def _edge(self, node: str, line: Line, wanted: Positions) -> Edge:
+        found = self._layouts.find(line, wanted)
+        pieces: list[Piece] = []
+        breaks = np.flatnonzero(np.diff(found.root)) + 1
+        for part in np.split(np.arange(len(wanted)), breaks):
+            root = found.roots[int(found.root[part[0]])]
+            if root is None:
+                pieces.append(Piece(self._anchor(line), 0, len(part), zeros=True))
+            else:
+                pieces += self._pieces(root, self._layouts.place(root, found.position[part]))
+        shape, size = self._flow.shapes[line.value], max(1, self._flow.size(line))
+        weight = int(np.prod(shape)) // size * self._flow.itemsizes[line.value]
+        return Edge(node, line.value, line.axis, tuple(pieces), weight)
+
+    def _ask(self, step: Step) -> None:
+        for value in step.reads:
+            lines = self._flow.lines_of(value)
+            anchor = self._anchor(lines[0]) if lines else value
+            self._asked[value] = SizesRead(
+                anchor, {line.axis: self._flow.size(line) for line in lines}
+            )
+
+    def _anchor(self, line: Line) -> str:
+        """A tensor of the shape that constant channels of a line take."""
+        while self._layouts.is_select(line):
+            line = self._layouts.select(line).reads[0]
+        return line.value
+
+    def _pieces(self, root: Line, places: Positions) -> list[Piece]:
+        stretches = runs(places)
+        most = 1 if self._order == "none" else MOST_RUNS
+        if len(stretches) > most:
+            return [Piece(root.value, 0, len(places), tuple(places.tolist()))]
+        size = len(self._layouts.of(root))
+        return [
+            Piece(root.value, start, length, whole=length == size) for start, length in stretches
+        ]
+
+
+def _concatenated_bytes(flow: ChannelFlow) -> int:
+    """Bytes that the unpruned model's own concatenations and channel paddings write."""
+    return sum(
+        int(np.prod(flow.shapes[relation.out.value])) * flow.itemsizes[relation.out.value]
+        for step in flow.steps
+        for relation in step.relations
+        if isinstance(relation, Select)
+        if len(relation.reads) > 1 or (relation.operand < 0).any()
+    )

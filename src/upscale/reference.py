@@ -1,0 +1,125 @@
+"""The masked model: same architecture, pruned weights zero. The oracle; it never sees a plan."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from upscale.layers import (
+    column_axis,
+    columns,
+    computes_weight,
+    layers,
+    weight_names,
+    weight_of,
+)
+from upscale.selection.masks import Selection, check_selection
+
+
+def check(model: nn.Module, selection: Selection) -> None:
+    """Raise unless a selection fits a model."""
+    axis = column_axis if selection.side == "input" else (lambda layer: 1 - column_axis(layer))
+    sizes = {
+        name: int(weight_of(layer).shape[axis(layer)]) for name, layer in layers(model).items()
+    }
+    check_selection(selection, sizes, weight_names(model))
+
+
+def mask(model: nn.Module, selection: Selection) -> nn.Module:
+    """A copy of a model in which every weight that the selection prunes is zero, and stays so.
+
+    The masks are applied again before every call, so the copy can be trained, saved and
+    loaded like any model. A layer that computes its weight anew in every call has the computed
+    weight masked.
+    """
+    check(model, selection)
+    masked = copy.deepcopy(model)
+    stored = {}
+    for name, kept in selection.kept.items():
+        layer = masked.get_submodule(name)
+        if computes_weight(layer):
+            hold = _HoldComputed(tuple(kept), tuple(weight_of(layer).shape), column_axis(layer))
+            layer.register_forward_pre_hook(hold.enter)
+            layer.register_forward_hook(hold.leave, always_call=True)
+        else:
+            stored[name] = tuple(kept)
+    hold_stored = _HoldStored(stored)
+    hold_stored(masked, ())
+    masked.register_forward_pre_hook(hold_stored)
+    return masked
+
+
+class _HoldStored:
+    """A hook that zeroes the pruned columns of what named layers store."""
+
+    def __init__(self, kept: Mapping[str, tuple[int, ...]]) -> None:
+        self.kept = kept
+
+    def __call__(self, model: nn.Module, inputs: object) -> None:
+        with torch.no_grad():
+            for name, kept in self.kept.items():
+                layer = model.get_submodule(name)
+                gone = _gone(columns(layer), kept)
+                if len(gone):
+                    weight = weight_of(layer)
+                    weight.index_fill_(column_axis(layer), gone.to(weight.device), 0.0)
+
+
+class _HoldComputed(TorchFunctionMode):
+    """Hooks that, while a layer runs, mask every weight of its weight's shape that it applies."""
+
+    def __init__(self, kept: tuple[int, ...], shape: tuple[int, ...], axis: int) -> None:
+        super().__init__()
+        self.kept, self.shape, self.axis = kept, shape, axis
+
+    def enter(self, layer: nn.Module, inputs: object) -> None:
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(self, layer: nn.Module, inputs: object, output: object) -> None:
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in APPLYING:
+            if len(args) > 1:
+                args = (args[0], self._masked(args[1]), *args[2:])
+            elif "weight" in kwargs:
+                kwargs["weight"] = self._masked(kwargs["weight"])
+        return func(*args, **kwargs)
+
+    def _masked(self, weight: Tensor) -> Tensor:
+        if tuple(weight.shape) != self.shape:
+            return weight
+        gone = _gone(self.shape[self.axis], self.kept).to(weight.device)
+        return weight.index_fill(self.axis, gone, 0.0)
+
+
+APPLYING = {
+    *(torch.conv1d, torch.conv2d, torch.conv3d, F.linear),
+    *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
+}
+
+
+def _gone(size: int, kept: tuple[int, ...]) -> Tensor:
+    gone = torch.ones(size, dtype=torch.bool)
+    gone[list(kept)] = False
+    return gone.nonzero().flatten()
+
+
+def zeroed(model: nn.Module) -> Selection:
+    """The selection that a model's own weights show: columns that are not all zero are kept."""
+    kept: dict[str, tuple[int, ...]] = {}
+    for name, layer in layers(model).items():
+        by_column = weight_of(layer).detach().movedim(column_axis(layer), 0).flatten(1)
+        alive = (by_column != 0).any(dim=1).nonzero().flatten().tolist()
+        if len(alive) < columns(layer) and not computes_weight(layer):
+            kept[name] = tuple(alive)
+    return Selection(kept=kept, side="input")

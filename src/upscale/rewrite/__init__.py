@@ -1,0 +1,1 @@
+"""Rewriting: apply a plan to a copy of the model."""

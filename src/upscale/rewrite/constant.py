@@ -1,0 +1,49 @@
+"""Layers that keep no input channel: what they give is their bias."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import Tensor, nn
+
+from upscale.layers import column_axis, weight_of
+
+
+class Constant(nn.Module):
+    """A convolution or linear without input channels: its bias, in the shape it would give.
+
+    It is called with one channel of what the layer read, whose values do not matter. (A
+    convolution on no channels at all gives no output channels either, whatever its weight.)
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.training = layer.training
+        self.weight = layer.weight
+        self.bias = layer.bias
+        self.rows = weight_of(layer).shape[1 - column_axis(layer)]
+        self.axis = -1
+        self.probe: nn.Module = nn.Identity()
+        if isinstance(layer, nn.modules.conv._ConvNd):
+            self.axis -= len(layer.kernel_size)
+            self.probe = _one_to_one(layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The bias, spread over the shape that the layer would give for `x`."""
+        blank: Tensor = self.probe(x) * 0
+        if isinstance(self.bias, Tensor):
+            return blank + self.bias.view(-1, *[1] * (-1 - self.axis))
+        sizes = [-1] * blank.dim()
+        sizes[self.axis] = self.rows
+        return blank.expand(sizes).contiguous()
+
+
+def _one_to_one(layer: nn.modules.conv._ConvNd) -> nn.Module:
+    """A convolution of the layer's geometry with one channel in and out, and nothing to learn."""
+    probe = copy.deepcopy(layer)
+    zeros = layer.weight.detach().new_zeros((1, 1, *layer.weight.shape[2:]))
+    del probe.weight
+    probe.register_buffer("weight", zeros, persistent=False)
+    probe.register_parameter("bias", None)
+    probe.in_channels = probe.out_channels = probe.groups = 1
+    return probe

@@ -1,0 +1,311 @@
+"""The rewrite: apply a plan to a copy of a captured model. It decides nothing."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from upscale.capture import Captured, size_arguments
+from upscale.planning import Edge, Piece, Plan
+from upscale.rewrite.weights import Cutter
+
+# Where functional convolutions take their number of groups.
+GROUPS_ARGUMENT = 6
+
+
+class Gather(nn.Module):
+    """The channels at given places, copied in order."""
+
+    indices: Tensor
+
+    def __init__(self, axis: int, indices: tuple[int, ...], device: torch.device) -> None:
+        super().__init__()
+        self.axis = axis
+        index = torch.tensor(indices, dtype=torch.long, device=device)
+        self.register_buffer("indices", index, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.index_select(x, self.axis, self.indices)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}, channels={len(self.indices)}"
+
+
+def rewrite(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModule:
+    """A new module that computes what the masked model computes, with smaller layers."""
+    writer = _Writer(model, captured, plan)
+    for node in captured.graph.nodes:
+        writer.visit(node)
+    return writer.finish()
+
+
+class _Writer:
+    def __init__(self, model: nn.Module, captured: Captured, plan: Plan) -> None:
+        self._captured, self._plan = captured, plan
+        self._cutter = Cutter(model, plan)
+        self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self._graph = fx.Graph()
+        self._held: dict[str, Any] = {}
+        self._values: dict[str, Callable[[], fx.Node]] = {}
+        self._results: dict[str, Any] = {}
+        self._fetched: dict[tuple[str, int, tuple[Piece, ...]], fx.Node] = {}
+        self._edges: dict[tuple[str, str], list[Edge]] = {}
+        self._views: set[fx.Node] = set()
+        self._written: list[fx.Node] = []
+        self._writers: list[tuple[fx.Node, list[fx.Node]]] = []
+        self._joins = {edge.node: edge for edge in plan.joins}
+        for edge in plan.edges:
+            self._edges.setdefault((edge.node, edge.value), []).append(edge)
+
+    def visit(self, node: fx.Node) -> None:
+        observed = self._captured.observed[node.name]
+        if node.name in self._joins:
+            edge = self._joins[node.name]
+            joined = self._fetch(edge)
+            self._values[edge.value] = lambda: joined
+        elif node.name in self._plan.gone:
+            return
+        elif node.op == "get_attr":
+            self._visit_attribute(node, observed.result)
+        elif not observed.calls and self._is_shape(node):
+            self._results[node.name] = self._shape(node)
+        elif self._is_alias(node):
+            return
+        else:
+            self._copy(node)
+
+    def finish(self) -> fx.GraphModule:
+        self._graph.eliminate_dead_code(_has_effect)
+        self._keep_writes_apart()
+        self._graph.lint()
+        used = {str(n.target) for n in self._graph.nodes if n.op in ("call_module", "get_attr")}
+        held = {path: thing for path, thing in self._held.items() if path in used}
+        held = self._without_clashes(held)
+        module = fx.GraphModule(held, self._graph, self._captured.name)
+        module.training = self._captured.training
+        return module
+
+    def _without_clashes(self, held: dict[str, Any]) -> dict[str, Any]:
+        """Give what is named like a part of every graph module another name."""
+        renamed = {path: _unclashing(path) for path in held}
+        for node in self._graph.nodes:
+            if node.op in ("call_module", "get_attr"):
+                node.target = renamed[node.target]
+        return {renamed[path]: thing for path, thing in held.items()}
+
+    # Nodes.
+
+    def _visit_attribute(self, node: fx.Node, result: Any) -> None:
+        path = str(node.target)
+        self._held[path] = self._cutter.attribute(path)
+        new = self._graph.create_node("get_attr", path, name=node.name)
+        self._bind(node, new, result)
+        self._views.add(new)
+
+    def _is_alias(self, node: fx.Node) -> bool:
+        """A node without operations that hands on tensors it was given."""
+        observed = self._captured.observed[node.name]
+        names = [name for name in _leaves(observed.result) if name is not None]
+        given = {name for read in observed.reads.values() for name in _leaves(read)}
+        silent = not observed.calls and node.op not in ("placeholder", "output")
+        return silent and bool(names) and given.issuperset(names)
+
+    def _copy(self, node: fx.Node) -> None:
+        self._written = []
+        args: Any = fx.map_arg(node.args, lambda operand: self._operand(node, operand))
+        kwargs: Any = fx.map_arg(node.kwargs, lambda operand: self._operand(node, operand))
+        if node.target is operator.getitem and not isinstance(args[0], fx.Node):
+            self._results[node.name] = args[0][args[1]]
+            return
+        if node.op == "call_module":
+            path = str(node.target)
+            if path not in self._held:
+                self._held[path] = self._cutter.module(
+                    path,
+                    groups=self._plan.groups.get(node.name),
+                    constant=node.name in self._plan.constants,
+                )
+        elif node.name in self._plan.groups:
+            args, kwargs = _with_groups(args, kwargs, self._plan.groups[node.name])
+        if node.name in self._plan.sizes:
+            args = _with_sizes(node, args, self._plan.sizes[node.name])
+        new = self._graph.create_node(
+            node.op, node.target, args, kwargs, name=node.name, type_expr=node.type
+        )
+        observed = self._captured.observed[node.name]
+        if (observed.is_view and not observed.writes) or node.op == "placeholder":
+            self._views.add(new)
+        self._bind(node, new, observed.result)
+        if self._written:
+            self._writers.append((new, self._written))
+
+    def _bind(self, node: fx.Node, new: fx.Node, result: Any) -> None:
+        """Remember where the values of a node's result are found."""
+        self._results[node.name] = new
+
+        def bind(structure: Any, path: tuple[Any, ...]) -> None:
+            if isinstance(structure, str):
+                self._values[structure] = _once(lambda: self._item(new, path))
+            elif isinstance(structure, dict):
+                for key, inner in structure.items():
+                    bind(inner, (*path, key))
+            elif isinstance(structure, (list, tuple)):
+                for index, inner in enumerate(structure):
+                    bind(inner, (*path, index))
+
+        if node.op != "output":
+            bind(result, ())
+
+    def _item(self, new: fx.Node, path: tuple[Any, ...]) -> fx.Node:
+        for key in path:
+            with self._graph.inserting_after(new):
+                new = self._graph.call_function(operator.getitem, (new, key))
+            self._views.add(new)
+        return new
+
+    # Operands.
+
+    def _operand(self, node: fx.Node, operand: fx.Node) -> Any:
+        """What a node reads in place of an operand: tensors fetched, the rest as it is."""
+        names = self._captured.observed[node.name].reads[operand.name]
+        if isinstance(names, str):
+            new = self._read(node.name, names)
+            if names in self._captured.observed[node.name].writes:
+                self._written.append(new)
+            return new
+        if any(isinstance(name, str) for name in _leaves(names)):
+            return tree_map(lambda name: self._read(node.name, name), names)
+        return self._results[operand.name]
+
+    def _read(self, node: str, value: str) -> Any:
+        edges = self._edges.get((node, value))
+        if not edges:
+            return self._values[value]()
+        first, *rest = edges
+        new = self._fetch(first)
+        for edge in rest:
+            new = self._take(new, edge.axis, edge.pieces)
+        return new
+
+    def _fetch(self, edge: Edge) -> fx.Node:
+        """Materialise the channels an edge wants: the one way any tensor is rearranged."""
+        key = (edge.value, edge.axis, edge.pieces)
+        if key not in self._fetched:
+            self._fetched[key] = self._take(None, edge.axis, edge.pieces)
+        return self._fetched[key]
+
+    def _take(self, source: fx.Node | None, axis: int, pieces: tuple[Piece, ...]) -> fx.Node:
+        parts = [
+            self._piece(source if source is not None else self._values[piece.value](), axis, piece)
+            for piece in pieces
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return self._graph.call_function(torch.cat, (parts, axis))
+
+    def _piece(self, source: fx.Node, axis: int, piece: Piece) -> fx.Node:
+        if piece.zeros:
+            none = self._graph.call_function(torch.narrow, (source, axis, 0, 0))
+            rank = len(self._captured.values[piece.value].shape)
+            pad = [0] * (2 * (rank - 1 - axis)) + [0, piece.length]
+            return self._graph.call_function(nn.functional.pad, (none, pad))
+        if piece.indices is not None:
+            path = f"gathers.{sum(name.startswith('gathers.') for name in self._held)}"
+            self._held[path] = Gather(axis, piece.indices, self._device)
+            return self._graph.call_module(path, (source,))
+        if piece.whole:
+            return source
+        new = self._graph.call_function(torch.narrow, (source, axis, piece.start, piece.length))
+        self._views.add(new)
+        return new
+
+    # Shapes.
+
+    def _is_shape(self, node: fx.Node) -> bool:
+        asked = node.args[1] if node.target is getattr else node.target
+        return asked in ("size", "shape") and bool(node.all_input_nodes)
+
+    def _shape(self, node: fx.Node) -> Any:
+        """Sizes as the original model sees them: a line's is a number, the others are asked."""
+        (operand,) = (n for n in node.all_input_nodes if n is node.args[0])
+        value = self._captured.observed[node.name].reads[operand.name]
+        rank = len(self._captured.values[value].shape)
+        if node.target == "size" and len(node.args) + len(node.kwargs) > 1:
+            axis = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
+            return self._size(value, int(axis) % rank)  # type: ignore[arg-type]
+        return tuple(self._size(value, axis) for axis in range(rank))
+
+    def _size(self, value: str, axis: int) -> Any:
+        asked = self._plan.asked[value]
+        if axis in asked.fixed:
+            return asked.fixed[axis]
+        return self._graph.call_method("size", (self._values[asked.anchor](), axis))
+
+    # Writes in place.
+
+    def _keep_writes_apart(self) -> None:
+        """Where a node writes into memory that is read later, let it write into a copy."""
+        place = {node: index for index, node in enumerate(self._graph.nodes)}
+        for writer, written in self._writers:
+            for operand in written if writer in place else ():
+                if operand in self._views or self._read_after(operand, writer, place):
+                    with self._graph.inserting_before(writer):
+                        copied = self._graph.call_method("clone", (operand,))
+                    writer.replace_input_with(operand, copied)
+
+    def _read_after(self, node: fx.Node, writer: fx.Node, place: dict[fx.Node, int]) -> bool:
+        return any(
+            place.get(user, 0) > place[writer]
+            or (user in self._views and self._read_after(user, writer, place))
+            for user in node.users
+            if user is not writer
+        )
+
+
+def _with_groups(
+    args: tuple[Any, ...], kwargs: dict[str, Any], groups: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A functional convolution's arguments with another number of groups."""
+    if len(args) > GROUPS_ARGUMENT:
+        return (*args[:GROUPS_ARGUMENT], groups, *args[GROUPS_ARGUMENT + 1 :]), kwargs
+    return args, {**kwargs, "groups": groups}
+
+
+def _with_sizes(node: fx.Node, args: tuple[Any, ...], sizes: Mapping[int, int]) -> tuple[Any, ...]:
+    """A reshape's arguments with other sizes; what it infers it goes on inferring."""
+    first = size_arguments(node) or 0
+    listed = isinstance(args[first], (list, tuple))
+    shape = list(args[first] if listed else args[first:])
+    for axis, size in sizes.items():
+        if not (isinstance(shape[axis], int) and shape[axis] == -1):
+            shape[axis] = size
+    return (*args[:first], shape) if listed else (*args[:first], *shape)
+
+
+def _unclashing(path: str) -> str:
+    first, dot, rest = path.partition(".")
+    return f"{first}_{dot}{rest}" if hasattr(fx.GraphModule, first) else path
+
+
+def _has_effect(node: fx.Node) -> bool:
+    return node.op in ("placeholder", "output") or node.target is torch._assert
+
+
+def _once(make: Callable[[], fx.Node]) -> Callable[[], fx.Node]:
+    made: list[fx.Node] = []
+
+    def get() -> fx.Node:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
+
+
+def _leaves(structure: Any) -> list[Any]:
+    return tree_leaves(structure, is_leaf=lambda leaf: leaf is None)

@@ -1,0 +1,99 @@
+"""Smaller layers: copies of modules whose parameters were masked and cut as a plan says."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from upscale.layers import column_axis, computes_weight, layers, parameter_names, weight_names
+from upscale.planning import Plan
+from upscale.rewrite.constant import Constant
+
+
+class Cutter:
+    """Copies parameters, buffers and modules of a model, each parameter once."""
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        self._model, self._plan = model, plan
+        self._names = parameter_names(model)
+        named = weight_names(model)
+        self._column_axes = {
+            named[name]: column_axis(layer)
+            for name, layer in layers(model).items()
+            if not computes_weight(layer)
+        }
+        self._memo: dict[int, Any] = {}
+
+    def attribute(self, path: str) -> Any:
+        """A copy of whatever the model holds at a path, cut if it is a parameter or buffer."""
+        owner: Any = self._model
+        for part in path.split("."):
+            owner = getattr(owner, part)
+        return self._tensor(owner) if isinstance(owner, Tensor) else copy.deepcopy(owner)
+
+    def module(self, path: str, *, groups: int | None, constant: bool) -> nn.Module:
+        """A copy of a module with its parameters cut; `constant`, one that reads nothing."""
+        original = self._model.get_submodule(path)
+        for tensor in [*original.parameters(), *original.buffers()]:
+            self._tensor(tensor)
+        module = copy.deepcopy(original, self._memo)
+        if constant:
+            return Constant(module)
+        _fit(module, groups)
+        return module
+
+    def _tensor(self, tensor: Tensor) -> Tensor:
+        if id(tensor) not in self._memo:
+            with torch.no_grad():
+                smaller = self._cut(tensor, self._names.get(id(tensor), ""))
+            if isinstance(tensor, nn.Parameter):
+                smaller = nn.Parameter(smaller, requires_grad=tensor.requires_grad)
+            self._memo[id(tensor)] = smaller
+        copied: Tensor = self._memo[id(tensor)]
+        return copied
+
+    def _cut(self, tensor: Tensor, name: str) -> Tensor:
+        cuts: Mapping[int, tuple[int, ...]] = self._plan.cuts.get(name, {})
+        smaller = tensor.detach()
+        kept = self._plan.kept.get(name)
+        if kept is not None and name in self._column_axes:
+            smaller = _zero_rest(smaller, self._column_axes[name], kept)
+        for axis, indices in sorted(cuts.items()):
+            if indices != tuple(range(smaller.shape[axis])):
+                index = torch.tensor(indices, dtype=torch.long, device=smaller.device)
+                smaller = smaller.index_select(axis, index)
+        if smaller.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
+            smaller = smaller.clone()
+        formats = (torch.channels_last, torch.channels_last_3d)
+        for fmt in formats:
+            if tensor.ndim == 4 + formats.index(fmt) and tensor.is_contiguous(memory_format=fmt):
+                smaller = smaller.contiguous(memory_format=fmt)
+        return smaller
+
+
+def _zero_rest(tensor: Tensor, axis: int, kept: tuple[int, ...]) -> Tensor:
+    gone = torch.ones(tensor.shape[axis], dtype=torch.bool, device=tensor.device)
+    gone[list(kept)] = False
+    return tensor.index_fill(axis, gone.nonzero().flatten(), 0.0) if bool(gone.any()) else tensor
+
+
+def _fit(module: nn.Module, groups: int | None) -> None:
+    """Make a module's attributes say what its parameters are."""
+    if isinstance(module, nn.modules.conv._ConvNd):
+        module.groups = groups or module.groups
+        first, second = module.weight.shape[:2]
+        if module.transposed:
+            module.in_channels, module.out_channels = first, second * module.groups
+        else:
+            module.in_channels, module.out_channels = second * module.groups, first
+    elif isinstance(module, nn.Linear):
+        module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, nn.modules.batchnorm._NormBase):
+        sized = module.running_mean if module.weight is None else module.weight
+        module.num_features = module.num_features if sized is None else len(sized)
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters = len(module.weight)

@@ -1,0 +1,242 @@
+"""Segments and live sets: which layers share channels, and which channels anything needs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from upscale.channels import Flags, Positions
+from upscale.flow.domain import (
+    Absorb,
+    Carry,
+    ChannelFlow,
+    Fold,
+    Line,
+    Pass,
+    Reduce,
+    Relation,
+    Select,
+    Step,
+    relation_reads,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Producers and consumers connected through shared channels, by their weights' names."""
+
+    producers: tuple[str, ...]
+    consumers: tuple[str, ...]
+
+    @property
+    def single_branch(self) -> bool:
+        """Whether one producer feeds one consumer, and nothing else."""
+        return len(self.producers) == 1 and len(self.consumers) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """What the pruned model still needs: positions of lines, and whole values."""
+
+    lines: Mapping[Line, Flags]
+    values: frozenset[str]
+
+    def needs(self, step: Step) -> bool:
+        """Whether a step has to run at all."""
+        return not step.makes or any(value in self.values for value in step.makes)
+
+
+def find_segments(flow: ChannelFlow) -> tuple[Segment, ...]:
+    """The segments of a flow: start at a producer, add consumers, their producers, and so on."""
+    carried = carried_classes(flow)
+    makers: dict[int, set[str]] = defaultdict(set)
+    readers: dict[int, set[str]] = defaultdict(set)
+
+    def channels(line: Line) -> set[int]:
+        return {carried.get(c, c) for c in flow.classes[line].tolist()}
+
+    for step in flow.steps:
+        for relation in step.relations:
+            if isinstance(relation, Reduce) and not relation.channelwise:
+                for channel in channels(relation.out):
+                    makers[channel].add(relation.weight)
+                if relation.read in flow.classes:
+                    for channel in channels(relation.read):
+                        readers[channel].add(relation.weight)
+    return _connected(makers, readers)
+
+
+def carried_classes(flow: ChannelFlow) -> dict[int, int]:
+    """The class of the channel that each merged feature's class is part of."""
+    carried: dict[int, int] = {}
+    for step in flow.steps:
+        for relation in step.relations:
+            if isinstance(relation, Carry):
+                features = np.arange(flow.size(relation.out))
+                channels = relation.channel(features, flow.size(relation.read))
+                sources = flow.classes[relation.read][channels].tolist()
+                for feature, source in zip(
+                    flow.classes[relation.out].tolist(), sources, strict=True
+                ):
+                    carried[feature] = carried.get(source, source)
+    return carried
+
+
+def _connected(
+    makers: Mapping[int, set[str]], readers: Mapping[int, set[str]]
+) -> tuple[Segment, ...]:
+    """Join channels that share a producer or a consumer, each in its role."""
+    links: dict[tuple[str, str], set[int]] = defaultdict(set)
+    ends: dict[int, set[tuple[str, str]]] = {}
+    for channel, producers in makers.items():
+        ends[channel] = {("producer", p) for p in producers}
+        ends[channel] |= {("consumer", c) for c in readers.get(channel, ())}
+        for end in ends[channel]:
+            links[end].add(channel)
+    segments, seen = [], set()
+    for channel in sorted(ends):
+        if channel in seen:
+            continue
+        found: set[tuple[str, str]] = set()
+        front = [channel]
+        seen.add(channel)
+        while front:
+            for end in ends[front.pop()] - found:
+                found.add(end)
+                front += links[end] - seen
+                seen |= links[end]
+        segments.append(
+            Segment(
+                tuple(sorted(name for role, name in found if role == "producer")),
+                tuple(sorted(name for role, name in found if role == "consumer")),
+            )
+        )
+    return tuple(segments)
+
+
+def find_live(flow: ChannelFlow, kept: Mapping[str, Positions]) -> Liveness:
+    """What is needed once each weight keeps only the given columns (all, if not named).
+
+    A backward pass: a producer need compute only what some reader wants. Where a value is
+    needed for its shape alone, its first channel stands witness.
+    """
+    live = {line: np.zeros(flow.size(line), dtype=bool) for line in flow.classes}
+    values: set[str] = set()
+    ties = tied_lines(flow)
+    while True:
+        before = sum(int(flags.sum()) for flags in live.values())
+        for step in reversed(flow.steps):
+            _pull(flow, step, kept, live, values)
+        for group in ties:
+            union = np.logical_or.reduce([live[line] for line in group])
+            for line in group:
+                live[line] |= union
+        if not ties or sum(int(flags.sum()) for flags in live.values()) == before:
+            return Liveness(live, frozenset(values))
+
+
+def tied_lines(flow: ChannelFlow) -> list[tuple[Line, ...]]:
+    """Lines that need one layout: they cut one parameter's axis, or one node makes them at once."""
+    users: dict[Line, list[Line]] = defaultdict(list)
+    for step in flow.steps:
+        for relation in step.relations:
+            if isinstance(relation, Reduce):
+                for line in (Line(relation.weight, relation.row_axis), *relation.beside):
+                    users[line].append(relation.out)
+            elif isinstance(relation, Pass):
+                for line in relation.reads:
+                    if line.value.startswith("@"):
+                        users[line].append(relation.out)
+        if step.executed:
+            for relation in step.relations:
+                if isinstance(relation, Pass):
+                    lead = next(line for line in relation.reads if not line.value.startswith("@"))
+                    users[Line(f"{step.node} {lead.value}", lead.axis)].append(relation.out)
+    return [group for outs in users.values() if len(group := tuple(dict.fromkeys(outs))) > 1]
+
+
+def groups_kept(relation: Reduce, live: Flags) -> Positions:
+    """The groups of a grouped convolution that make anything live."""
+    return np.flatnonzero(live.reshape(relation.groups, -1).any(axis=1))
+
+
+def columns_kept(relation: Reduce, kept: Mapping[str, Positions]) -> Positions:
+    """The columns of a layer's weight that its selection keeps."""
+    return kept.get(relation.layer, np.arange(relation.columns))
+
+
+def _pull(
+    flow: ChannelFlow,
+    step: Step,
+    kept: Mapping[str, Positions],
+    live: dict[Line, Flags],
+    values: set[str],
+) -> None:
+    """Hand a step's needs on to what it reads."""
+    if step.makes and not values.intersection(step.makes):
+        return
+    for relation in reversed(step.relations):
+        if not isinstance(relation, Absorb):
+            own = live[relation.out]
+            if not own.any() and (step.executed or relation.out.value in values):
+                own[:1] = True
+        _pull_relation(relation, kept, live)
+    if step.executed:
+        values.update(step.reads)
+        covered = {line for relation in step.relations for line in relation_reads(relation)}
+        for value in () if step.shape_only else step.reads:
+            for line in flow.lines_of(value):
+                if line not in covered:
+                    live[line][:] = True
+    else:
+        for relation in step.relations:
+            if isinstance(relation, Select):
+                values.update(_values_selected(relation, live[relation.out]))
+
+
+def _values_selected(relation: Select, live: Flags) -> set[str]:
+    """The values a selection takes from; constants take their shape from the first."""
+    operands = np.unique(relation.operand[live])
+    return {relation.reads[max(0, index)].value for index in operands.tolist()}
+
+
+def _pull_relation(
+    relation: Relation, kept: Mapping[str, Positions], live: dict[Line, Flags]
+) -> None:
+    if isinstance(relation, Absorb):
+        live[relation.read][:] = True
+    elif isinstance(relation, Pass):
+        wanted = live[relation.out]
+        for line in relation.reads:
+            if line in live:
+                live[line] |= wanted | (relation.whole and bool(wanted.any()))
+        if relation.whole and wanted.any():
+            wanted[:] = True
+    elif isinstance(relation, Fold):
+        live[relation.read][relation.table[live[relation.out]].reshape(-1)] = True
+    elif isinstance(relation, Carry):
+        features = np.flatnonzero(live[relation.out])
+        size = len(live[relation.read])
+        live[relation.read][relation.channel(features, size)] = True
+    elif isinstance(relation, Select):
+        needed = np.flatnonzero(live[relation.out])
+        for index, line in enumerate(relation.reads):
+            mine = needed[relation.operand[needed] == index]
+            live[line][relation.position[mine]] = True
+    else:
+        _pull_reduce(relation, kept, live)
+
+
+def _pull_reduce(relation: Reduce, kept: Mapping[str, Positions], live: dict[Line, Flags]) -> None:
+    out, columns = live[relation.out], columns_kept(relation, kept)
+    if relation.groups > 1:
+        groups = groups_kept(relation, out)
+        out.reshape(relation.groups, -1)[groups] = True
+        wanted = (groups[:, None] * relation.columns + columns[None, :]).reshape(-1)
+    else:
+        wanted = columns
+    if relation.read in live and out.any():
+        live[relation.read][wanted] = True

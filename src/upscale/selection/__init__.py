@@ -1,0 +1,1 @@
+"""Selection: from importance to the channels each layer keeps."""
