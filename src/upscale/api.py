@@ -10,7 +10,7 @@ from torch import fx, nn
 from upscale import reference
 from upscale.capture import Captured, Example, capture
 from upscale.channels import Positions, positions
-from upscale.errors import PlanError, SelectionError
+from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow, Reduce
 from upscale.layers import column_axis, computes_weight, layers, weight_names, weight_of
@@ -19,8 +19,6 @@ from upscale.rewrite.graph import rewrite
 from upscale.selection.importance import importance_named
 from upscale.selection.masks import Selection, keep_highest
 from upscale.verify import verify as verify_exported
-
-mask = reference.mask
 
 
 def select(
@@ -49,8 +47,22 @@ def select(
     ):
         if value != known:
             raise SelectionError(f"{name} is {value!r}; only {known!r} can be selected so far")
+    _check_model(model)
     flow = analyse(capture(model, Example.of(example)))
     return _select(model, flow, amount, importance)
+
+
+def mask(model: nn.Module, selection: Selection) -> nn.Module:
+    """A copy of a model in which every weight that the selection prunes is zero, and stays so.
+
+    It is what an export must equal. Train it, save it, load it: the masks hold.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    >>> mask(net, Selection(kept={"1": [0]})).get_submodule("1").weight[0, 1].item()
+    0.0
+    """
+    _check_model(model)
+    return reference.mask(model, selection)
 
 
 def plan(
@@ -65,6 +77,7 @@ def plan(
     >>> plan(net, torch.zeros(1, 4), Selection(kept={"1": [0, 5]})).copies
     0
     """
+    _check_model(model)
     selection = reference.zeroed(model) if selection is None else selection
     reference.check(model, selection)
     if selection.side != "input":
@@ -80,9 +93,9 @@ def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
 
     It trains, scripts, exports and compiles like any module; the model is not changed.
     """
-    captured = plan.source
+    captured = plan.source if isinstance(plan, Plan) else None
     if not isinstance(captured, Captured):
-        raise PlanError("this plan has lost the graph it was made from; make it again")
+        raise PlanError("export takes a plan that upscale.plan has just made; make it again")
     _check_same_model(model, captured)
     return rewrite(model, captured, plan)
 
@@ -103,6 +116,7 @@ def prune(
     >>> prune(net, torch.randn(1, 4), amount=0.5).get_submodule("0").out_features
     4
     """
+    _check_model(model)
     given = Example.of(example)
     captured = capture(model, given)
     flow = analyse(captured)
@@ -156,18 +170,34 @@ def _kept_columns(model: nn.Module, selection: Selection) -> dict[str, Positions
 
 
 def _check_same_model(model: nn.Module, captured: Captured) -> None:
-    shapes = {name: tuple(p.shape) for name, p in model.state_dict(keep_vars=True).items()}
+    owned = dict(
+        (
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        )
+    )
     for value, info in captured.values.items():
         name = value.removeprefix("@")
-        if value != name and shapes.get(name, info.shape) != info.shape:
+        if value != name and (name not in owned or tuple(owned[name].shape) != info.shape):
+            here = f"{tuple(owned[name].shape)}" if name in owned else "missing"
             raise PlanError(
-                f"the plan was made for another model: there {name} is {info.shape}, "
-                f"here {shapes[name]}"
+                f"the plan was made for another model: there {name} is {info.shape}, here {here}"
             )
-    missing = [str(n.target) for n in captured.graph.nodes if n.op == "call_module"]
-    known = dict(model.named_modules(remove_duplicate=False))
-    if gone := [name for name in missing if name not in known]:
-        raise PlanError(f"the plan was made for another model: here is no {gone[0]}")
+    modules = {
+        name: type(module).__qualname__
+        for name, module in model.named_modules(remove_duplicate=False)
+    }
+    for name, kind in captured.kinds.items():
+        if modules.get(name) != kind:
+            raise PlanError(
+                f"the plan was made for another model: there {name} is a {kind}, "
+                f"here {modules.get(name, 'missing')}"
+            )
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise CaptureError(f"expected a torch.nn.Module, not {type(model).__name__}")
 
 
 __all__ = ["Selection", "export", "mask", "plan", "prune", "select"]

@@ -19,11 +19,12 @@ from upscale.layers import (
     weight_names,
     weight_of,
 )
-from upscale.selection.masks import Selection, check_selection
+from upscale.selection.masks import Selection, check_kind, check_selection
 
 
 def check(model: nn.Module, selection: Selection) -> None:
     """Raise unless a selection fits a model."""
+    check_kind(selection)
     axis = column_axis if selection.side == "input" else (lambda layer: 1 - column_axis(layer))
     sizes = {
         name: int(weight_of(layer).shape[axis(layer)]) for name, layer in layers(model).items()
@@ -58,6 +59,8 @@ def mask(model: nn.Module, selection: Selection) -> nn.Module:
 class _HoldStored:
     """A hook that zeroes the pruned columns of what named layers store."""
 
+    only_masks = True
+
     def __init__(self, kept: Mapping[str, tuple[int, ...]]) -> None:
         self.kept = kept
 
@@ -76,7 +79,7 @@ class _HoldComputed(TorchFunctionMode):
 
     def __init__(self, kept: tuple[int, ...], shape: tuple[int, ...], axis: int) -> None:
         super().__init__()
-        self.kept, self.shape, self.axis = kept, shape, axis
+        self.gone, self.shape, self.axis = _gone(shape[axis], kept), shape, axis
 
     def enter(self, layer: nn.Module, inputs: object) -> None:
         self.__enter__()  # type: ignore[no-untyped-call]
@@ -96,10 +99,10 @@ class _HoldComputed(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _masked(self, weight: Tensor) -> Tensor:
-        if tuple(weight.shape) != self.shape:
+        # While the masked model itself is being traced there is no shape to look at.
+        if isinstance(weight, Tensor) and tuple(weight.shape) != self.shape:
             return weight
-        gone = _gone(self.shape[self.axis], self.kept).to(weight.device)
-        return weight.index_fill(self.axis, gone, 0.0)
+        return weight.index_fill(self.axis, self.gone.to(weight.device), 0.0)
 
 
 APPLYING = {
@@ -109,9 +112,7 @@ APPLYING = {
 
 
 def _gone(size: int, kept: tuple[int, ...]) -> Tensor:
-    gone = torch.ones(size, dtype=torch.bool)
-    gone[list(kept)] = False
-    return gone.nonzero().flatten()
+    return torch.tensor(sorted(set(range(size)).difference(kept)), dtype=torch.long)
 
 
 def zeroed(model: nn.Module) -> Selection:

@@ -91,12 +91,16 @@ class Captured:
 
     A parameter's value is named `@` and its qualified name; all other values are named after
     the graph node that made them. `computed` holds the layers that compute their weight in
-    every call, with its shape; `leaves` the modules without modules in them.
+    every call, with its shape; `kinds` the class of every module;
+    `leaves` the modules without modules in them; `extras` what the
+    graph refers to that the model does not own.
     """
 
     name: str
     graph: fx.Graph
+    extras: Mapping[str, Any]
     computed: Mapping[str, tuple[int, ...]]
+    kinds: Mapping[str, str]
     leaves: frozenset[str]
     observed: Mapping[str, Observed]
     values: Mapping[str, TensorInfo]

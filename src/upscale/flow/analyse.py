@@ -8,7 +8,8 @@ from typing import Any
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture import Call, Captured, Observed, size_arguments
+from upscale.capture import Call, Captured, Observed
+from upscale.capture.questions import asks_property, asks_sizes, size_arguments
 from upscale.flow.domain import (
     Carry,
     ChannelFlow,
@@ -24,8 +25,6 @@ from upscale.flow.domain import (
 )
 from upscale.flow.rules import RULES
 from upscale.flow.walk import Declined, Misread, Unlined, Walk, tensors
-
-SHAPE_READERS = {"size", "dim", "ndimension", "shape", "ndim", "dtype", "device", "is_cuda"}
 
 
 def analyse(captured: Captured) -> ChannelFlow:
@@ -82,8 +81,7 @@ class _Analyst:
 
     def _visit_silent(self, node: fx.Node, reads: tuple[str, ...], makes: tuple[str, ...]) -> None:
         """Nodes that perform no tensor operation: shapes, numbers, tuples, identities."""
-        attribute = node.args[1] if node.target is getattr else node.target
-        if not makes and (not reads or attribute in SHAPE_READERS):
+        if not makes and (not reads or asks_sizes(node) or asks_property(node)):
             self.steps.append(Step(node.name, reads, (), (), executed=True, shape_only=True))
         elif not set(makes) <= set(reads) or not makes:
             self._freeze(node, reads, makes, "no rule knows what it does")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from upscale.capture import Captured, size_arguments
+from upscale.capture import Captured
+from upscale.capture.questions import asks_sizes, axis_asked, size_arguments
 from upscale.planning import Edge, Piece, Plan
 from upscale.rewrite.weights import Cutter
 
@@ -47,9 +49,10 @@ def rewrite(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModule:
 class _Writer:
     def __init__(self, model: nn.Module, captured: Captured, plan: Plan) -> None:
         self._captured, self._plan = captured, plan
-        self._cutter = Cutter(model, plan)
+        self._cutter = Cutter(model, captured.extras, plan)
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._graph = fx.Graph()
+        self._graph.set_codegen(copy.deepcopy(captured.graph._codegen))
         self._held: dict[str, Any] = {}
         self._values: dict[str, Callable[[], fx.Node]] = {}
         self._results: dict[str, Any] = {}
@@ -72,7 +75,7 @@ class _Writer:
             return
         elif node.op == "get_attr":
             self._visit_attribute(node, observed.result)
-        elif not observed.calls and self._is_shape(node):
+        elif asks_sizes(node):
             self._results[node.name] = self._shape(node)
         elif self._is_alias(node):
             return
@@ -80,7 +83,7 @@ class _Writer:
             self._copy(node)
 
     def finish(self) -> fx.GraphModule:
-        self._graph.eliminate_dead_code(_has_effect)
+        self._graph.eliminate_dead_code(self._has_effect)
         self._keep_writes_apart()
         self._graph.lint()
         used = {str(n.target) for n in self._graph.nodes if n.op in ("call_module", "get_attr")}
@@ -89,6 +92,11 @@ class _Writer:
         module = fx.GraphModule(held, self._graph, self._captured.name)
         module.training = self._captured.training
         return module
+
+    def _has_effect(self, node: fx.Node) -> bool:
+        """Inputs, outputs, assertions, and the guards that capture added to the model."""
+        guard = node.op == "call_module" and node.target in self._captured.extras
+        return guard or node.op in ("placeholder", "output") or node.target is torch._assert
 
     def _without_clashes(self, held: dict[str, Any]) -> dict[str, Any]:
         """Give what is named like a part of every graph module another name."""
@@ -226,18 +234,14 @@ class _Writer:
 
     # Shapes.
 
-    def _is_shape(self, node: fx.Node) -> bool:
-        asked = node.args[1] if node.target is getattr else node.target
-        return asked in ("size", "shape") and bool(node.all_input_nodes)
-
     def _shape(self, node: fx.Node) -> Any:
         """Sizes as the original model sees them: a line's is a number, the others are asked."""
-        (operand,) = (n for n in node.all_input_nodes if n is node.args[0])
+        (operand,) = node.all_input_nodes
         value = self._captured.observed[node.name].reads[operand.name]
         rank = len(self._captured.values[value].shape)
-        if node.target == "size" and len(node.args) + len(node.kwargs) > 1:
-            axis = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
-            return self._size(value, int(axis) % rank)  # type: ignore[arg-type]
+        axis = axis_asked(node)
+        if axis is not None:
+            return self._size(value, axis % rank)
         return tuple(self._size(value, axis) for axis in range(rank))
 
     def _size(self, value: str, axis: int) -> Any:
@@ -290,10 +294,6 @@ def _with_sizes(node: fx.Node, args: tuple[Any, ...], sizes: Mapping[int, int]) 
 def _unclashing(path: str) -> str:
     first, dot, rest = path.partition(".")
     return f"{first}_{dot}{rest}" if hasattr(fx.GraphModule, first) else path
-
-
-def _has_effect(node: fx.Node) -> bool:
-    return node.op in ("placeholder", "output") or node.target is torch._assert
 
 
 def _once(make: Callable[[], fx.Node]) -> Callable[[], fx.Node]:

@@ -17,8 +17,8 @@ from upscale.rewrite.constant import Constant
 class Cutter:
     """Copies parameters, buffers and modules of a model, each parameter once."""
 
-    def __init__(self, model: nn.Module, plan: Plan) -> None:
-        self._model, self._plan = model, plan
+    def __init__(self, model: nn.Module, extras: Mapping[str, Any], plan: Plan) -> None:
+        self._model, self._extras, self._plan = model, extras, plan
         self._names = parameter_names(model)
         named = weight_names(model)
         self._column_axes = {
@@ -30,6 +30,8 @@ class Cutter:
 
     def attribute(self, path: str) -> Any:
         """A copy of whatever the model holds at a path, cut if it is a parameter or buffer."""
+        if path in self._extras:
+            return copy.deepcopy(self._extras[path])
         owner: Any = self._model
         for part in path.split("."):
             owner = getattr(owner, part)
@@ -37,6 +39,9 @@ class Cutter:
 
     def module(self, path: str, *, groups: int | None, constant: bool) -> nn.Module:
         """A copy of a module with its parameters cut; `constant`, one that reads nothing."""
+        extra = self._extras.get(path)
+        if isinstance(extra, nn.Module):
+            return copy.deepcopy(extra)
         original = self._model.get_submodule(path)
         for tensor in [*original.parameters(), *original.buffers()]:
             self._tensor(tensor)
@@ -76,9 +81,9 @@ class Cutter:
 
 
 def _zero_rest(tensor: Tensor, axis: int, kept: tuple[int, ...]) -> Tensor:
-    gone = torch.ones(tensor.shape[axis], dtype=torch.bool, device=tensor.device)
-    gone[list(kept)] = False
-    return tensor.index_fill(axis, gone.nonzero().flatten(), 0.0) if bool(gone.any()) else tensor
+    gone = sorted(set(range(tensor.shape[axis])).difference(kept))
+    index = torch.tensor(gone, dtype=torch.long, device=tensor.device)
+    return tensor.index_fill(axis, index, 0.0) if gone else tensor
 
 
 def _fit(module: nn.Module, groups: int | None) -> None:

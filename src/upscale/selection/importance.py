@@ -36,7 +36,7 @@ IMPORTANCES: dict[str, Importance] = {"l1": l1, "l2": l2}
 
 def importance_named(name: str) -> Importance:
     """The criterion of a name."""
-    if name not in IMPORTANCES:
+    if not isinstance(name, str) or name not in IMPORTANCES:
         known = ", ".join(repr(known) for known in sorted(IMPORTANCES))
         raise SelectionError(f"importance is {name!r}; it must be one of {known}")
     return IMPORTANCES[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -42,6 +43,15 @@ class Selection:
         return (Selection, (dict(self.kept), self.side))
 
 
+def check_kind(selection: object) -> None:
+    """Raise unless given a selection."""
+    if not isinstance(selection, Selection):
+        raise SelectionError(
+            f"expected a Selection, not {type(selection).__name__}; make one of a dict by "
+            "Selection(kept={'layer': [0, 1]}, side='input')"
+        )
+
+
 def check_selection(
     selection: Selection, sizes: Mapping[str, int], shared: Mapping[str, str]
 ) -> None:
@@ -71,8 +81,8 @@ def check_selection(
 
 def _indices(layer: object, kept: Iterable[int]) -> tuple[int, ...]:
     try:
-        indices = sorted(int(index) for index in kept)
-    except (TypeError, ValueError) as error:
+        indices = sorted(operator.index(index) for index in kept)
+    except TypeError as error:
         raise SelectionError(f"{layer}: kept is {kept!r}; it must be a list of integers") from error
     if indices and indices[0] < 0:
         raise SelectionError(f"{layer}: kept index {indices[0]} is negative")
@@ -96,8 +106,8 @@ def keep_highest(scores: Mapping[str, Sequence[float]], amount: float) -> dict[s
     >>> keep_highest({"conv": [3.0, 1.0, 2.0, 5.0]}, amount=0.5)
     {'conv': [0, 3]}
     """
-    if not 0 <= amount < 1:
-        raise SelectionError(f"amount is {amount}; it must be a share from 0 up to, not with, 1")
+    if not isinstance(amount, (int, float)) or not 0 <= amount < 1:
+        raise SelectionError(f"amount is {amount!r}; it must be a share from 0 up to, not with, 1")
     kept = {}
     for layer, values in scores.items():
         count = max(1, len(values) - round(amount * len(values)))

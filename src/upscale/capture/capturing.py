@@ -1,0 +1,155 @@
+"""Capturing: trace a model, then observe one run of the graph on shapes alone."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from upscale.capture.observe import Observer
+from upscale.capture.record import Captured, Example
+from upscale.capture.tracing import Traced, bind, trace_by_export, trace_symbolically
+from upscale.errors import CaptureError, ExampleError
+from upscale.layers import computes_weight, layers, parameter_names, weight_of
+
+
+def capture(model: nn.Module, example: Example) -> Captured:
+    """Trace a model and observe one run of it; the model itself is not touched.
+
+    The graph is traced symbolically, so batch and image size stay free; by `torch.export`
+    where that fails.
+    """
+    _check_devices(model, example)
+    _check_hooks(model)
+    bind(model, example)
+    try:
+        traced = trace_symbolically(model, example)
+        observer = _observe(traced, model, example)
+    except Exception as first:  # tracing runs the caller's code, which may raise anything
+        _check_runs(model, example)
+        try:
+            traced = trace_by_export(model, example)
+            observer = _observe(traced, model, example)
+        except Exception as second:
+            raise CaptureError(
+                f"{type(model).__name__} cannot be captured. torch.fx says: {_first_line(first)} "
+                f"torch.export says: {_first_line(second)} Python control flow on the values of "
+                "tensors is the usual cause: keep it out of the part to be pruned, or wrap the "
+                "function that has it with torch.fx.wrap"
+            ) from first
+    return Captured(
+        name=type(model).__name__,
+        graph=traced.graph,
+        extras=traced.extras,
+        computed={
+            name: tuple(weight_of(layer).shape)
+            for name, layer in layers(model).items()
+            if computes_weight(layer)
+        },
+        kinds={
+            name: type(module).__qualname__
+            for name, module in model.named_modules(remove_duplicate=False)
+        },
+        leaves=frozenset(
+            name
+            for name, module in model.named_modules(remove_duplicate=False)
+            if next(module.children(), None) is None
+        ),
+        observed=observer.observed,
+        values=observer.values,
+        sources={node.name: _source_line(node) for node in traced.graph.nodes},
+        training=model.training,
+    )
+
+
+def _check_devices(model: nn.Module, example: Example) -> None:
+    owned = {str(p.device) for p in model.parameters()}
+    given = {str(x.device) for x in example.tensors}
+    if not example.tensors:
+        raise ExampleError(
+            "the example holds no tensor; pass what the model's forward takes: "
+            "a tensor, a tuple of them or a dict of keyword inputs"
+        )
+    if owned and given and owned != given:
+        raise ExampleError(
+            f"the model is on {', '.join(sorted(owned))} and the example on "
+            f"{', '.join(sorted(given))}; move both to one device"
+        )
+
+
+def _check_hooks(model: nn.Module) -> None:
+    """A graph starts inside the model's own call: what hooks on it do would be lost."""
+    hooks = (*model._forward_pre_hooks.values(), *model._forward_hooks.values())
+    if any(not getattr(hook, "only_masks", False) for hook in hooks):
+        raise CaptureError(
+            f"{type(model).__name__} itself has forward hooks, which an export would lose; "
+            "remove them, or wrap the model in a module that does what they do"
+        )
+
+
+def _check_runs(model: nn.Module, example: Example) -> None:
+    """Raise unless the model itself takes the example."""
+    try:
+        with torch.no_grad():
+            copy.deepcopy(model)(*example.args, **example.kwargs)
+    except Exception as error:
+        shapes = ", ".join(str(tuple(x.shape)) for x in example.tensors)
+        raise ExampleError(
+            f"the model fails on an example of shape {shapes}: {_first_line(error)}"
+        ) from error
+
+
+def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
+    """Observe a run on shapes alone; on numbers, where the model's code needs them."""
+    try:
+        with torch.device("meta"):
+            return _run(traced, model, example, lambda x: torch.empty_like(x, device="meta"))
+    except CaptureError:
+        raise
+    except Exception:
+        return _run(traced, model, example, torch.clone)
+
+
+def _run(
+    traced: Traced, model: nn.Module, example: Example, twin_of: Callable[[Tensor], Tensor]
+) -> Observer:
+    names = parameter_names(model)
+    twins: dict[int, Any] = {}
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            twin = twin_of(tensor)
+            twins[id(tensor)] = (
+                nn.Parameter(twin, requires_grad=tensor.requires_grad)
+                if isinstance(tensor, nn.Parameter)
+                else twin
+            )
+        extras = {
+            path: twin_of(extra) if isinstance(extra, Tensor) else extra
+            for path, extra in traced.extras.items()
+        }
+    owned = {id(twin): f"@{names[key]}" for key, twin in twins.items()}
+    module = copy.deepcopy(model, dict(twins))
+    for path, extra in extras.items():
+        setattr(module, path, extra)
+    given = example.map(lambda x: twin_of(x) if isinstance(x, Tensor) else x)
+    observer = Observer(module, traced.graph, owned)
+    with torch.inference_mode():
+        observer.run(*traced.inputs(model, given), enable_io_processing=False)
+    return observer
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or repr(error)
+    return text.splitlines()[0].rstrip(".") + "."
+
+
+def _source_line(node: fx.Node) -> str:
+    """`file.py:12` of the model code behind a node, or nothing."""
+    found = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
+    frames = [(PurePath(path), line) for path, line in found if "torch" not in PurePath(path).parts]
+    return f"{frames[-1][0].name}:{frames[-1][1]}" if frames else ""

@@ -1,0 +1,134 @@
+"""Tracing: a model becomes a graph, symbolically where possible, else by torch.export."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_leaves, tree_map
+
+from upscale.capture.record import Example
+from upscale.errors import ExampleError
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A graph, what it refers to that the model does not own, and how to feed it."""
+
+    graph: fx.Graph
+    extras: Mapping[str, Any]
+    way: str
+
+    def inputs(self, model: nn.Module, example: Example) -> list[Any]:
+        """The example's inputs in the order of the graph's placeholders."""
+        if self.way == "export":
+            return list(tree_leaves((example.args, dict(example.kwargs))))
+        given = bind(model, example).arguments
+        return [given[str(n.target)] for n in self.graph.nodes if n.op == "placeholder"]
+
+
+def bind(model: nn.Module, example: Example) -> inspect.BoundArguments:
+    """The example as arguments of the model's forward, defaults filled in."""
+    try:
+        bound = inspect.signature(model.forward).bind(*example.args, **example.kwargs)
+    except TypeError as error:
+        raise ExampleError(
+            f"{type(model).__name__}.forward does not take the example: {error}"
+        ) from error
+    bound.apply_defaults()
+    return bound
+
+
+def trace_symbolically(model: nn.Module, example: Example) -> Traced:
+    """Trace with `torch.fx`; inputs that the example leaves at a default become constants."""
+    bound = bind(model, example)
+    free = {
+        name
+        for name, value in bound.arguments.items()
+        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+    }
+    fixed = {name: value for name, value in bound.arguments.items() if name not in free}
+    # A twin that shares the parameters: tracing may set attributes on what it traces.
+    twin = copy.deepcopy(model, {id(t): t for t in (*model.parameters(), *model.buffers())})
+    before = set(vars(twin)) | set(twin._buffers)
+    tracer = _Tracer()
+    tracer.record_stack_traces = True
+    graph = tracer.trace(twin, concrete_args=fixed or None)
+    _drop_fixed_inputs(graph, free)
+    added = (set(vars(twin)) | set(twin._buffers)) - before
+    constants = {n for n in added if isinstance(getattr(twin, n), Tensor)}
+    return Traced(graph, {name: getattr(twin, name) for name in sorted(constants)}, "symbolic")
+
+
+def trace_by_export(model: nn.Module, example: Example) -> Traced:
+    """Trace with `torch.export`, every size free that the model leaves free.
+
+    The graph guards itself: on sizes that would take another branch it raises.
+    """
+    example = _two_of_each(example)
+    dynamic = {name: tree_map(_free_sizes, value) for name, value in _given(model, example).items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(
+            model, example.args, dict(example.kwargs), dynamic_shapes=dynamic
+        )
+        module = program.module()
+    owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    targets = {str(n.target) for n in module.graph.nodes if n.op in ("get_attr", "call_module")}
+    extras = {target: _attribute(module, target) for target in sorted(targets - owned)}
+    return Traced(module.graph, extras, "export")
+
+
+class _Tracer(fx.Tracer):
+    """Looks into layers whose weight is computed by a parametrisation."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if parametrize.is_parametrized(m):
+            return False
+        return bool(super().is_leaf_module(m, module_qualified_name))
+
+
+def _drop_fixed_inputs(graph: fx.Graph, free: set[str]) -> None:
+    """Inputs the example leaves at a default are part of the model, not of its signature."""
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and node.target not in free:
+            doomed = [node]
+            for user in doomed:
+                doomed.extend(user.users)
+            if any(user.op == "output" for user in doomed):
+                continue
+            for user in reversed(list(dict.fromkeys(doomed))):
+                graph.erase_node(user)
+
+
+def _two_of_each(example: Example) -> Example:
+    """The example with a batch of two where it has one: export takes a size of one for fixed."""
+    if any(x.ndim == 0 or x.shape[0] != 1 for x in example.tensors):
+        return example
+    return example.map(lambda x: torch.cat([x, x]) if isinstance(x, Tensor) else x)
+
+
+def _given(model: nn.Module, example: Example) -> dict[str, Any]:
+    bound = inspect.signature(model.forward).bind(*example.args, **example.kwargs)
+    return dict(bound.arguments)
+
+
+def _free_sizes(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return None
+    return dict.fromkeys(range(leaf.ndim), torch.export.Dim.AUTO)
+
+
+def _attribute(module: nn.Module, path: str) -> Any:
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
