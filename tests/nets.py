@@ -630,3 +630,60 @@ class FeaturesOut(nn.Module):
         a = F.relu(self.a(x))
         b = F.relu(self.b(a) + a)
         return self.c(b), [a, b]
+
+
+@net(lambda b, s: torch.randn(b, 3, 4 * (s // 4), 4 * (s // 4)))
+class WindowAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = conv(3, 12), nn.LayerNorm(12)
+        self.to_qkv, self.merge, self.head = nn.Linear(12, 36), nn.Linear(12, 12), conv(12, 3)
+        self.bias = nn.Parameter(torch.randn(1, 1, 3, 16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        b, c, h, w = x.shape
+        y = x.reshape(b, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 3, 5, 1)
+        y = self.norm(y.reshape(b, (h // 4) * (w // 4), 16, c))
+        b, g, p, d = y.shape
+        q, k, v = torch.chunk(self.to_qkv(y), 3, dim=-1)
+        q = q.reshape(b, g, p, 3, 4).permute(0, 1, 3, 2, 4)
+        k = k.reshape(b, g, p, 3, 4).permute(0, 1, 3, 2, 4) * 0.5
+        v = v.reshape(b, g, p, 3, 4).permute(0, 1, 3, 2, 4)
+        scores = torch.einsum("B G H I D, B G H J D -> B G H I J", q, k) + self.bias
+        out = torch.einsum("B G H I J, B G H J D -> B G H I D", scores.softmax(dim=-1), v)
+        y = self.merge(out.permute(0, 1, 3, 2, 4).reshape(b, g, p, d))
+        y = y.reshape(b, h // 4, w // 4, 4, 4, c).permute(0, 5, 1, 3, 2, 4).reshape(b, c, h, w)
+        return self.head(x + y)
+
+
+@net(lambda b, s: torch.randn(b, s, 16))
+class FusedHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.qkv, self.proj = nn.Linear(16, 16), nn.Linear(16, 48), nn.Linear(16, 16)
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        b, n, c = x.shape
+        qkv = self.qkv(self.norm(x)).reshape(b, n, 3, 4, c // 4).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.unbind(0)
+        y = F.scaled_dot_product_attention(q * 1.5, k, F.dropout(v, 0.1, self.training))
+        y = F.relu(y).transpose(1, 2).reshape(b, n, c)
+        return self.head(x + F.relu(self.proj(y)))
+
+
+@net(lambda b, s: torch.randn(b, 3, 4, 4))
+class BuffersAndConstants(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = conv(3, 6), conv(6, 4)
+        self.table = nn.Parameter(torch.randn(7, 16))
+        self.register_buffer("index", torch.randint(0, 7, (3, 2)))
+        self.register_buffer("scale", torch.rand(6, 1, 1) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = self.table[self.index.view(-1)].view(6, 4, 4)
+        x = self.a(x) * self.scale + bias
+        return self.b(x) * torch.tensor([1.0, 2.0, 3.0, 4.0])

@@ -139,7 +139,8 @@ def find_live(flow: ChannelFlow, kept: Mapping[str, Positions]) -> Liveness:
 
 
 def tied_lines(flow: ChannelFlow) -> list[tuple[Line, ...]]:
-    """Lines that need one layout: they cut one parameter's axis, or one node makes them at once."""
+    """Lines that need one layout: they cut one parameter's axis, one node makes them at once,
+    or their channels stay spread over the same axes."""
     users: dict[Line, list[Line]] = defaultdict(list)
     for step in flow.steps:
         for relation in step.relations:
@@ -154,7 +155,10 @@ def tied_lines(flow: ChannelFlow) -> list[tuple[Line, ...]]:
             for relation in step.relations:
                 if isinstance(relation, Pass):
                     lead = next(line for line in relation.reads if not line.value.startswith("@"))
-                    users[Line(f"{step.node} {lead.value}", lead.axis)].append(relation.out)
+                    here = Line(f"{step.node} {lead.value}", lead.axis)
+                    if lead in flow.blocks:
+                        users[here].append(lead)
+                    users[here].append(relation.out)
     return [group for outs in users.values() if len(group := tuple(dict.fromkeys(outs))) > 1]
 
 
@@ -183,6 +187,8 @@ def _pull(
             own = live[relation.out]
             if not own.any() and (step.executed or relation.out.value in values):
                 own[:1] = True
+            if relation.out in flow.blocks:
+                _even_out(own.reshape(flow.blocks[relation.out], -1))
         _pull_relation(relation, kept, live)
     if step.executed:
         values.update(step.reads)
@@ -195,6 +201,14 @@ def _pull(
         for relation in step.relations:
             if isinstance(relation, Select):
                 values.update(_values_selected(relation, live[relation.out]))
+
+
+def _even_out(blocks: Flags) -> None:
+    """Add channels until every block has as many as the fullest."""
+    most = int(blocks.sum(axis=1).max())
+    for block in blocks:
+        spare = np.flatnonzero(~block)
+        block[spare[: most - int(block.sum())]] = True
 
 
 def _values_selected(relation: Select, live: Flags) -> set[str]:

@@ -11,8 +11,8 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
 import upscale
+from tests.masks import calm, random_selection
 from tests.nets import NETS
-from tests.test_exact import calm, random_selection
 from upscale.bench.zero_copy import wrong_numbers_plan, wrong_numbers_zero_copy
 from upscale.planning import Edge
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable
-from pathlib import PurePath
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from upscale.capture.observe import Observer
 from upscale.capture.record import Captured, Example
@@ -62,7 +60,6 @@ def capture(model: nn.Module, example: Example) -> Captured:
         ),
         observed=observer.observed,
         values=observer.values,
-        sources={node.name: _source_line(node) for node in traced.graph.nodes},
         training=model.training,
     )
 
@@ -104,52 +101,50 @@ def _check_runs(model: nn.Module, example: Example) -> None:
         ) from error
 
 
+class _Twin:
+    """A copy of a model whose parameters were replaced, and the names of what replaced them."""
+
+    def __init__(self, model: nn.Module, replace: Callable[[Tensor], Tensor]) -> None:
+        self.replace = replace
+        names = parameter_names(model)
+        twins: dict[int, Any] = {}
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                new = replace(tensor)
+                twins[id(tensor)] = (
+                    nn.Parameter(new, requires_grad=tensor.requires_grad)
+                    if isinstance(tensor, nn.Parameter)
+                    else new
+                )
+        self.owned = {id(new): f"@{names[key]}" for key, new in twins.items()}
+        self.module = copy.deepcopy(model, dict(twins))
+
+
+def _shape_of(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="meta")
+
+
 def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
     """Observe a run on shapes alone; on numbers, where the model's code needs them."""
     try:
         with torch.device("meta"):
-            return _run(traced, model, example, lambda x: torch.empty_like(x, device="meta"))
+            return _run(traced, _Twin(model, _shape_of), example)
     except CaptureError:
         raise
     except Exception:
-        return _run(traced, model, example, torch.clone)
+        return _run(traced, _Twin(model, torch.clone), example)
 
 
-def _run(
-    traced: Traced, model: nn.Module, example: Example, twin_of: Callable[[Tensor], Tensor]
-) -> Observer:
-    names = parameter_names(model)
-    twins: dict[int, Any] = {}
-    with torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
-            twin = twin_of(tensor)
-            twins[id(tensor)] = (
-                nn.Parameter(twin, requires_grad=tensor.requires_grad)
-                if isinstance(tensor, nn.Parameter)
-                else twin
-            )
-        extras = {
-            path: twin_of(extra) if isinstance(extra, Tensor) else extra
-            for path, extra in traced.extras.items()
-        }
-    owned = {id(twin): f"@{names[key]}" for key, twin in twins.items()}
-    module = copy.deepcopy(model, dict(twins))
-    for path, extra in extras.items():
-        setattr(module, path, extra)
-    given = example.map(lambda x: twin_of(x) if isinstance(x, Tensor) else x)
-    observer = Observer(module, traced.graph, owned)
+def _run(traced: Traced, twin: _Twin, example: Example) -> Observer:
+    for path, extra in traced.extras.items():
+        setattr(twin.module, path, twin.replace(extra) if isinstance(extra, Tensor) else extra)
+    given = example.map(lambda x: twin.replace(x) if isinstance(x, Tensor) else x)
+    observer = Observer(twin.module, traced.graph, twin.owned)
     with torch.inference_mode():
-        observer.run(*traced.inputs(model, given), enable_io_processing=False)
+        observer.run(*traced.inputs(twin.module, given), enable_io_processing=False)
     return observer
 
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or repr(error)
     return text.splitlines()[0].rstrip(".") + "."
-
-
-def _source_line(node: fx.Node) -> str:
-    """`file.py:12` of the model code behind a node, or nothing."""
-    found = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
-    frames = [(PurePath(path), line) for path, line in found if "torch" not in PurePath(path).parts]
-    return f"{frames[-1][0].name}:{frames[-1][1]}" if frames else ""

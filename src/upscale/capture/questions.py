@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import PurePath
+
 import torch
 from torch import fx
 
+HERE = PurePath(__file__).parent
 aten = torch.ops.aten
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, torch.reshape)
 SIZES = ("size", "shape")
@@ -40,6 +44,17 @@ def axis_asked(node: fx.Node) -> int | None:
         return None
     axis = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
     return axis if isinstance(axis, int) else None
+
+
+def source_line(node: fx.Node) -> str:
+    """`file.py:12` of the model code behind a node, or nothing."""
+    found = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
+    frames = [
+        (PurePath(path), line)
+        for path, line in found
+        if "torch" not in PurePath(path).parts and PurePath(path).parent != HERE
+    ]
+    return f"{frames[-1][0].name}:{frames[-1][1]}" if frames else ""
 
 
 def _asked(node: fx.Node) -> object:

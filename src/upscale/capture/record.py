@@ -104,5 +104,4 @@ class Captured:
     leaves: frozenset[str]
     observed: Mapping[str, Observed]
     values: Mapping[str, TensorInfo]
-    sources: Mapping[str, str]
     training: bool

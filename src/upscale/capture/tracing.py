@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,14 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves, tree_map
 
+from upscale.capture.attention import is_plain_self_attention, self_attention
 from upscale.capture.record import Example
 from upscale.errors import ExampleError
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A graph, what it refers to that the model does not own, and how to feed it."""
+    """A graph, what it refers to that the model does not own, and how it was made."""
 
     graph: fx.Graph
     extras: Mapping[str, Any]
@@ -47,7 +48,11 @@ def bind(model: nn.Module, example: Example) -> inspect.BoundArguments:
 
 
 def trace_symbolically(model: nn.Module, example: Example) -> Traced:
-    """Trace with `torch.fx`; inputs that the example leaves at a default become constants."""
+    """Trace with `torch.fx`; inputs that the example leaves at a default become constants.
+
+    Buffers stay buffers where the model's code lets them; else what is computed from them
+    becomes a constant.
+    """
     bound = bind(model, example)
     free = {
         name
@@ -58,9 +63,10 @@ def trace_symbolically(model: nn.Module, example: Example) -> Traced:
     # A twin that shares the parameters: tracing may set attributes on what it traces.
     twin = copy.deepcopy(model, {id(t): t for t in (*model.parameters(), *model.buffers())})
     before = set(vars(twin)) | set(twin._buffers)
-    tracer = _Tracer()
-    tracer.record_stack_traces = True
-    graph = tracer.trace(twin, concrete_args=fixed or None)
+    try:
+        graph = _Tracer(proxy_buffers=True).trace(twin, concrete_args=fixed or None)
+    except Exception:  # the model's own code runs on proxies and may raise anything
+        graph = _Tracer(proxy_buffers=False).trace(twin, concrete_args=fixed or None)
     _drop_fixed_inputs(graph, free)
     added = (set(vars(twin)) | set(twin._buffers)) - before
     constants = {n for n in added if isinstance(getattr(twin, n), Tensor)}
@@ -88,12 +94,28 @@ def trace_by_export(model: nn.Module, example: Example) -> Traced:
 
 
 class _Tracer(fx.Tracer):
-    """Looks into layers whose weight is computed by a parametrisation."""
+    """Looks into self-attention and into layers whose weight a parametrisation computes."""
+
+    def __init__(self, *, proxy_buffers: bool) -> None:
+        super().__init__()
+        self.record_stack_traces = True
+        self.proxy_buffer_attributes = proxy_buffers
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if parametrize.is_parametrized(m):
             return False
         return bool(super().is_leaf_module(m, module_qualified_name))
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if isinstance(m, nn.MultiheadAttention) and is_plain_self_attention(m, args, kwargs):
+            return self_attention(m, args[0])
+        return super().call_module(m, forward, args, kwargs)
 
 
 def _drop_fixed_inputs(graph: fx.Graph, free: set[str]) -> None:

@@ -9,7 +9,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from upscale.capture import Call, Captured, Observed
-from upscale.capture.questions import asks_property, asks_sizes, size_arguments
+from upscale.capture.questions import asks_property, asks_sizes, size_arguments, source_line
 from upscale.flow.domain import (
     Carry,
     ChannelFlow,
@@ -23,8 +23,8 @@ from upscale.flow.domain import (
     Step,
     relation_reads,
 )
-from upscale.flow.rules import RULES
-from upscale.flow.walk import Declined, Misread, Unlined, Walk, tensors
+from upscale.flow.rules import RULES, movement, pointwise
+from upscale.flow.walk import Declined, Unlined, Walk, tensors
 
 
 def analyse(captured: Captured) -> ChannelFlow:
@@ -32,7 +32,8 @@ def analyse(captured: Captured) -> ChannelFlow:
     opaque: dict[str, str] = {}
     while True:
         analyst = _Analyst(captured, opaque)
-        failing = analyst.run() or _misused_parameters(analyst.steps)
+        analyst.run()
+        failing = _misused_parameters(analyst.steps)
         if not failing:
             return analyst.flow()
         opaque.update(failing)
@@ -45,14 +46,10 @@ class _Analyst:
         self._opaque = opaque
         self._walk = Walk(captured)
 
-    def run(self) -> dict[str, str]:
-        """Walk every node; returns the nodes to be frozen in a next walk, with reasons."""
+    def run(self) -> None:
+        """Visit every node."""
         for node in self.captured.graph.nodes:
-            try:
-                self._visit(node, self.captured.observed[node.name])
-            except Misread as misread:
-                return {str(misread): "its channels are spread over several axes"}
-        return {}
+            self._visit(node, self.captured.observed[node.name])
 
     def flow(self) -> ChannelFlow:
         """The finished flow."""
@@ -60,12 +57,14 @@ class _Analyst:
         return ChannelFlow(
             steps=tuple(self.steps),
             classes={line: self._walk.classes.find(own) for line, own in self._walk.known.items()},
+            grids=self._walk.grids,
+            blocks=self._walk.blocks,
             shapes={name: info.shape for name, info in values.items()},
             itemsizes={name: info.itemsize for name, info in values.items()},
         )
 
     def _visit(self, node: fx.Node, observed: Observed) -> None:
-        self._walk.begin(node.name)
+        self._walk.begin()
         reads = _names(observed.reads)
         makes = _names(observed.result)
         if node.op in ("placeholder", "get_attr"):
@@ -85,8 +84,6 @@ class _Analyst:
             self.steps.append(Step(node.name, reads, (), (), executed=True, shape_only=True))
         elif not set(makes) <= set(reads) or not makes:
             self._freeze(node, reads, makes, "no rule knows what it does")
-        else:
-            self._check_splits(reads)
 
     def _visit_calls(
         self,
@@ -103,9 +100,7 @@ class _Analyst:
             self._walk.forget({out for call in observed.calls for out in call.outs})
             self._freeze(node, reads, makes, str(declined))
             return
-        looked_through = any(isinstance(r, Select) for r in self._walk.relations) or any(
-            value in self._walk.splits for value in makes
-        )
+        looked_through = any(isinstance(r, Select) for r in self._walk.relations)
         self.steps.append(
             Step(
                 node.name,
@@ -114,6 +109,7 @@ class _Analyst:
                 tuple(self._walk.relations),
                 executed=not looked_through,
                 module=_module(node),
+                frozen=self._frozen(node, reads, self._walk.note),
                 resize=resize,
             )
         )
@@ -144,18 +140,16 @@ class _Analyst:
     def _apply(self, call: Call) -> None:
         operands = tensors(call)
         self._walk.derive(call)
-        for value in operands:
-            if value in self._walk.splits:
-                if len(operands) > 1 or call.aliased:
-                    raise Misread(self._walk.splits[value].origin)
-                self._walk.move_split(call, value)
-                return
         rule = RULES.get(call.op)
+        spread = len(operands) == 1 and operands[0] in self._walk.splits
+        if spread and rule in (movement, pointwise):
+            self._move_split(call, operands[0])
+            return
         if call.aliased and any(self._walk.lines(value) for value in operands):
             raise Declined("it writes in place into memory it shares")
         if rule is not None:
             rule(call, self._walk)
-        elif any(self._walk.lines(value) for value in operands):
+        elif any(self._walk.lines(v) or v in self._walk.splits for v in operands):
             raise Declined("no rule for this operation")
 
     def _check_chain(self, node: fx.Node, observed: Observed) -> None:
@@ -170,6 +164,10 @@ class _Analyst:
         module = _module(node)
         if module and _cuts_of(self._walk.relations) and module not in self.captured.leaves:
             raise Declined("its layers are used from within another module")
+        covered = {line for relation in self._walk.relations for line in relation_reads(relation)}
+        for value in {value for call in observed.calls for value in tensors(call)}:
+            if value in self._walk.splits or not covered.issuperset(self._walk.lines(value)):
+                raise Declined("it mixes channels within")
         seen = [
             line
             for relation in self._walk.relations
@@ -191,26 +189,31 @@ class _Analyst:
             raise Declined("its sizes cannot be changed from outside")
         return lines
 
-    def _check_splits(self, reads: tuple[str, ...]) -> None:
-        for value in reads:
-            if value in self._walk.splits:
-                raise Misread(self._walk.splits[value].origin)
-
     def _freeze(
         self, node: fx.Node, reads: tuple[str, ...], makes: tuple[str, ...], because: str
     ) -> None:
-        self._check_splits(reads)
         calls = self.captured.observed[node.name].calls
-        frozen = None
-        if because and any(self._walk.lines(value) for value in reads):
-            operation = ", ".join(dict.fromkeys(call.op for call in calls[:3])) or str(node.target)
-            layer = _module(node) or node.name
-            source = self.captured.sources.get(node.name, "")
-            frozen = Frozen(layer, operation, because, source)
+        frozen = self._frozen(node, reads, because)
         reads = tuple(dict.fromkeys((*reads, *self._parameters(calls))))
         self.steps.append(
             Step(node.name, reads, makes, (), executed=True, module=_module(node), frozen=frozen)
         )
+
+    def _frozen(self, node: fx.Node, reads: tuple[str, ...], because: str) -> Frozen | None:
+        """What the report says of a node that needs channels whole, if it reads any."""
+        lined = any(self._walk.lines(value) or value in self._walk.splits for value in reads)
+        if not because or not lined:
+            return None
+        calls = self.captured.observed[node.name].calls
+        operation = ", ".join(dict.fromkeys(call.op for call in calls[:3])) or str(node.target)
+        return Frozen(_module(node) or node.name, operation, because, source_line(node))
+
+    def _move_split(self, call: Call, value: str) -> None:
+        """Move spread channels on; computing on each alone leaves them where they are."""
+        if RULES.get(call.op) is pointwise and call.op not in ("contiguous", "clone"):
+            self._walk.spreads(call.outs[0], value, self._walk.splits[value].grid.axes)
+        else:
+            self._walk.move_split(call, value)
 
     @staticmethod
     def _parameters(calls: tuple[Call, ...]) -> list[str]:

@@ -15,13 +15,32 @@ import numpy as np
 
 from upscale.channels import Positions
 
+GRID = -1
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Line:
-    """One axis of one value."""
+    """One axis of one value; or, with axis `GRID`, several axes that carry channels together."""
 
     value: str
     axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How a line is spread over several axes of its value: attention heads and their width.
+
+    `axes` tells for each axis of the value which axis of the flat tensor it is, `None` for
+    those the channels are spread over, whose sizes are `sizes`.
+    """
+
+    axes: tuple[int | None, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks must keep equally many channels for the grid to stay one."""
+        return int(np.prod(self.sizes[:-1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,20 +183,27 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ChannelFlow:
-    """How channels run through a captured model."""
+    """How channels run through a captured model.
+
+    `grids` are lines spread over several axes; `blocks` those lines whose tensors need equally
+    many channels in each of that many blocks.
+    """
 
     steps: tuple[Step, ...]
     classes: Mapping[Line, Positions]
+    grids: Mapping[Line, Grid]
+    blocks: Mapping[Line, int]
     shapes: Mapping[str, tuple[int, ...]]
     itemsizes: Mapping[str, int]
 
     def size(self, line: Line) -> int:
         """How many positions a line has in the unpruned model."""
-        return self.shapes[line.value][line.axis]
+        known = self.classes.get(line)
+        return self.shapes[line.value][line.axis] if known is None else len(known)
 
     def lines_of(self, value: str) -> tuple[Line, ...]:
         """The lines of a value."""
-        axes = range(len(self.shapes[value]))
+        axes = range(GRID, len(self.shapes[value]))
         return tuple(line for axis in axes if (line := Line(value, axis)) in self.classes)
 
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture import Call, Ref
 from upscale.channels import Positions
-from upscale.flow.domain import Line
+from upscale.flow.domain import Grid, Line
 
 PERMUTING = {"permute", "transpose", "swapaxes", "swapdims", "movedim", "contiguous", "clone"}
 RESHAPING = {"view", "reshape", "_unsafe_view", "flatten", "unflatten"}
@@ -21,15 +21,14 @@ RESHAPING = {"view", "reshape", "_unsafe_view", "flatten", "unflatten"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """A value whose line was spread over several axes on its way to another order.
+    """A value whose channels are spread over several axes.
 
-    `axes` tells for each axis which axis of the root it is, `None` for those that the line
-    `root` was spread over; `positions` holds the root's positions along the latter.
+    `positions` holds, along the axes that `grid` spreads them over, the positions of `root`,
+    the flat line they come from; a computed grid is its own root.
     """
 
     root: Line
-    origin: str
-    axes: tuple[int | None, ...]
+    grid: Grid
     positions: Positions
 
 
@@ -50,43 +49,53 @@ def permutation(call: Call, value: str, rank: int) -> tuple[int, ...]:
     return tuple(size - 2 for size in result.shape)
 
 
-def split(call: Call, line: Line, shape: Sequence[int], out: Sequence[int]) -> Split | None:
+def split(line: Line, shape: Sequence[int], out: Sequence[int]) -> Split | None:
     """The split a reshape makes of a line, if it leaves every other axis as it was."""
     before, after = tuple(shape[: line.axis]), tuple(shape[line.axis + 1 :])
     end = len(out) - len(after)
     if tuple(out[: line.axis]) != before or tuple(out[end:]) != after or end <= line.axis:
         return None
     parts = tuple(out[line.axis : end])
-    axes = (
-        *range(line.axis),
-        *(None for _ in parts),
-        *range(line.axis + 1, len(shape)),
-    )
-    return Split(line, "", axes, np.arange(shape[line.axis]).reshape(parts))
+    axes = (*range(line.axis), *(None for _ in parts), *range(line.axis + 1, len(shape)))
+    return Split(line, Grid(axes, parts), np.arange(shape[line.axis]).reshape(parts))
 
 
 def permuted(call: Call, value: str, given: Split) -> Split:
     """A split after its axes were permuted."""
-    order = permutation(call, value, len(given.axes))
-    spread = [axis for axis in order if given.axes[axis] is None]
-    ranks = np.argsort(np.argsort(spread)).tolist()
-    return Split(
-        given.root,
-        given.origin,
-        tuple(given.axes[axis] for axis in order),
-        given.positions.transpose(ranks),
-    )
+    order = permutation(call, value, len(given.grid.axes))
+    spread = [axis for axis in order if given.grid.axes[axis] is None]
+    positions = given.positions.transpose(np.argsort(np.argsort(spread)).tolist())
+    axes = tuple(given.grid.axes[axis] for axis in order)
+    return Split(given.root, Grid(axes, positions.shape), positions)
 
 
-def merged(given: Split, shape: Sequence[int], out: Sequence[int], rank: int) -> Positions | None:
-    """The root's positions once a reshape made one axis of a split's parts again."""
-    spread = [i for i, axis in enumerate(given.axes) if axis is None]
-    first, last = spread[0], spread[-1]
-    whole = [*given.axes[:first], given.root.axis, *given.axes[last + 1 :]]
-    joined = [*shape[:first], given.positions.size, *shape[last + 1 :]]
-    if spread != list(range(first, last + 1)) or whole != list(range(rank)):
+def picked(call: Call, value: str, given: Split) -> list[Split] | None:
+    """The splits that a select, chunk or slice along one spread axis leaves."""
+    axis = call.argument("dim") % len(given.grid.axes)
+    if given.grid.axes[axis] is not None:
         return None
-    return given.positions.reshape(-1) if joined == list(out) else None
+    place = sum(a is None for a in given.grid.axes[:axis])
+    size = given.grid.sizes[place]
+    shape = [1] * len(given.grid.axes)
+    shape[axis] = size
+    splits = []
+    for numbers in _run(call, {value: torch.arange(size).view(shape)}):
+        chosen = numbers.reshape(-1).numpy()
+        positions = given.positions.take(chosen, axis=place)
+        axes = given.grid.axes
+        if numbers.ndim < len(shape):
+            positions = positions.squeeze(place)
+            axes = axes[:axis] + axes[axis + 1 :]
+        splits.append(Split(given.root, Grid(axes, positions.shape), positions))
+    return splits
+
+
+def merged(given: Split, shape: Sequence[int], out: Sequence[int]) -> int | None:
+    """The axis that a reshape makes of a split's spread axes, if it leaves the others alone."""
+    spread = [i for i, axis in enumerate(given.grid.axes) if axis is None]
+    first, last = spread[0], spread[-1]
+    joined = [*shape[:first], given.positions.size, *shape[last + 1 :]]
+    return first if spread == list(range(first, last + 1)) and joined == list(out) else None
 
 
 def _run(call: Call, inputs: dict[str, Tensor]) -> list[Tensor]:

@@ -229,6 +229,58 @@ def linear(call: Call, walk: Walk) -> None:
     )
 
 
+@rule("matmul", "bmm")
+def matmul(call: Call, walk: Walk) -> None:
+    """The second operand's last axis passes; what is contracted is needed whole."""
+    first, second = tensors(call)
+    _attends(call, walk, second, contracted=len(walk.shape(second)) - 2)
+    last = len(walk.shape(second)) - 1
+    if Line(second, last) in walk.lines(second) and last > 0:
+        walk.ties(Line(call.outs[0], len(walk.shape(call.outs[0])) - 1), [Line(second, last)])
+    if walk.lines(first) or first in walk.splits or walk.lines(second):
+        walk.note = "it contracts channels with each other, not with a layer's weight"
+
+
+@rule("scaled_dot_product_attention")
+def attention(call: Call, walk: Walk) -> None:
+    """Values pass, head by head; queries and keys meet each other and are needed whole."""
+    value = call.argument("value").value
+    _attends(call, walk, value, contracted=len(walk.shape(value)) - 2)
+    walk.note = "attention scores need every channel of queries and keys"
+
+
+def _attends(call: Call, walk: Walk, value: str, contracted: int) -> None:
+    """Values spread over heads stay spread: each head mixes them over places alone."""
+    if value not in walk.splits or len(walk.shape(call.outs[0])) != len(walk.shape(value)):
+        return
+    grid = walk.splits[value].grid
+    spread = [axis for axis, flat in enumerate(grid.axes) if flat is None]
+    out = walk.shape(call.outs[0])
+    whole = all(out[axis] == size for axis, size in zip(spread, grid.sizes, strict=True))
+    if contracted not in spread and whole:
+        walk.spreads(call.outs[0], value, grid.axes)
+
+
+@rule("einsum")
+def einsum(call: Call, walk: Walk) -> None:
+    """Two operands: channels of the second that the result keeps pass; the rest stays whole."""
+    equation = str(call.argument("equation")).replace(" ", "")
+    operands = tensors(call)
+    inputs, _, result = equation.partition("->")
+    terms = inputs.split(",")
+    walk.note = "it contracts channels with each other, not with a layer's weight"
+    if len(operands) != 2 or not result or "." in equation or operands[1] not in walk.splits:
+        return
+    grid = walk.splits[operands[1]].grid
+    axes = dict(zip(terms[1], grid.axes, strict=True))
+    spread = [label for label in terms[1] if axes[label] is None]
+    kept = [label for label in result if label in spread]
+    # The last spread axis must be the second operand's alone; heads may be shared.
+    if kept == spread and spread[-1] not in terms[0]:
+        flat = [axes.get(label, -2) for label in result]
+        walk.spreads(call.outs[0], operands[1], tuple(flat))
+
+
 @rule("glu")
 def glu(call: Call, walk: Walk) -> None:
     """The two halves of a line meet."""

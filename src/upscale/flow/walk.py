@@ -11,10 +11,12 @@ from upscale.capture import Call, Captured, Ref
 from upscale.channels import Positions
 from upscale.flow import movement
 from upscale.flow.domain import (
+    GRID,
     Absorb,
     Carry,
     Classes,
     Fold,
+    Grid,
     Line,
     Pass,
     Reduce,
@@ -32,10 +34,6 @@ class Declined(Exception):
     """A rule will not vouch for a call; the message is the reason a user reads."""
 
 
-class Misread(Exception):
-    """A value in the middle of a split is read by something that is no movement."""
-
-
 class Unlined(Exception):
     """A node reduces, after other operations within it, an axis that is no line yet."""
 
@@ -51,23 +49,26 @@ class Walk:
         self.classes = Classes()
         self.known: dict[Line, Positions] = {}
         self.splits: dict[str, movement.Split] = {}
+        self.grids: dict[Line, Grid] = {}
+        self.blocks: dict[Line, int] = {}
+        self.note = ""
         self.relations: list[Relation] = []
         self.inner: set[str] = set()
         self._captured = captured
         self._axes: dict[str, list[int]] = {}
         self._made_of: dict[str, set[str]] = {}
-        self._node = ""
 
-    def begin(self, node: str) -> None:
+    def begin(self) -> None:
         """Turn to another node."""
-        self._node, self.relations, self.inner = node, [], set()
+        self.relations, self.inner, self.note = [], set(), ""
 
     def forget(self, values: set[str]) -> None:
         """Take back what was said of the node at hand."""
         self.relations = []
         for value in values:
             for axis in self._axes.pop(value, ()):
-                self.known.pop(Line(value, axis), None)
+                for about in (self.known, self.grids, self.blocks):
+                    about.pop(Line(value, axis), None)
             self.splits.pop(value, None)
 
     def derive(self, call: Call) -> None:
@@ -82,11 +83,13 @@ class Walk:
         return self._captured.values[value].shape
 
     def lines(self, value: str) -> tuple[Line, ...]:
-        return tuple(Line(value, axis) for axis in self._axes.get(value, ()))
+        return tuple(Line(value, axis) for axis in self._axes.get(value, ()) if axis != GRID)
 
     def ties(self, out: Line, reads: Sequence[Line], *, whole: bool = False) -> None:
         tracked = [self.known[line] for line in reads if line in self.known]
         own = tracked[0] if tracked else self.classes.fresh(self.shape(out.value)[out.axis])
+        if reads[0] in self.blocks:
+            self.blocks[out] = self.blocks[reads[0]]
         for other in tracked[1:]:
             self.classes.merge(own, other)
         self._add(out, own)
@@ -228,26 +231,70 @@ class Walk:
     def _spread(self, call: Call, line: Line, out: str) -> None:
         found = None
         if call.op in movement.RESHAPING and len(self.lines(line.value)) == 1:
-            found = movement.split(call, line, self.shape(line.value), self.shape(out))
+            found = movement.split(line, self.shape(line.value), self.shape(out))
         if found is None:
             raise Declined(f"{call.op} spreads channels over several axes")
-        self.splits[out] = movement.Split(line, self._node, found.axes, found.positions)
+        self._selects_grid(out, found)
+
+    def _selects_grid(self, out: str, split: movement.Split) -> None:
+        position = split.positions.reshape(-1)
+        line = Line(out, GRID)
+        self.selects(line, [split.root], np.zeros_like(position), position)
+        self.splits[out], self.grids[line] = split, split.grid
+
+    def spreads(self, out: str, read: str, axes: tuple[int | None, ...]) -> None:
+        """Say that a computed value has its channels spread as a value it reads has."""
+        sizes = self.splits[read].grid.sizes
+        line, grid = Line(out, GRID), Grid(axes, sizes)
+        self.ties(line, [Line(read, GRID)])
+        positions = np.arange(int(np.prod(sizes))).reshape(sizes)
+        self.splits[out] = movement.Split(line, grid, positions)
+        self.grids[line], self.blocks[line] = grid, grid.blocks
 
     def move_split(self, call: Call, value: str) -> None:
+        """A value whose channels are spread is moved on, or its spread axes are merged."""
         given = self.splits[value]
-        if len(call.outs) != 1:
-            raise Misread(given.origin)
-        (out,) = call.outs
+        computed = given.root == Line(value, GRID)
         if call.op in movement.PERMUTING:
-            self.splits[out] = movement.permuted(call, value, given)
-            return
-        rank = len(self.shape(given.root.value))
-        position = None
-        if call.op in movement.RESHAPING:
-            position = movement.merged(given, self.shape(value), self.shape(out), rank)
-        if position is None:
-            raise Misread(given.origin)
-        self.selects(Line(out, given.root.axis), [given.root], np.zeros_like(position), position)
+            self._permute_split(call, value, given, computed)
+        elif call.op in movement.RESHAPING:
+            self._merge_split(call, value, given, computed)
+        elif call.op in ("select", "unbind", "chunk", "split", "slice", "narrow") and not computed:
+            found = movement.picked(call, value, given)
+            if found is None:
+                raise Declined(f"{call.op} cuts channels that are spread over several axes")
+            for out, split in zip(call.outs, found, strict=True):
+                self._selects_grid(out, split)
+        else:
+            raise Declined("its channels are spread over several axes")
+
+    def _permute_split(self, call: Call, value: str, given: movement.Split, computed: bool) -> None:
+        after = movement.permuted(call, value, given)
+        if not computed:
+            self._selects_grid(call.outs[0], after)
+        elif np.array_equal(after.positions, given.positions):
+            self.spreads(call.outs[0], value, after.grid.axes)
+        else:
+            raise Declined(f"{call.op} exchanges axes that channels are spread over")
+
+    def _merge_split(self, call: Call, value: str, given: movement.Split, computed: bool) -> None:
+        axis = movement.merged(given, self.shape(value), self.shape(call.outs[0]))
+        if axis is None:
+            raise Declined("its channels are spread over several axes")
+        out = Line(call.outs[0], axis)
+        if computed:
+            self.ties(out, [given.root])
+            self.blocks[out] = given.grid.blocks
+        elif axis == given.root.axis and self._rest_in_order(given):
+            position = given.positions.reshape(-1)
+            self.selects(out, [given.root], np.zeros_like(position), position)
+        else:
+            raise Declined("its channels come to lie along another axis")
+
+    @staticmethod
+    def _rest_in_order(given: movement.Split) -> bool:
+        rest = [axis for axis in given.grid.axes if axis is not None]
+        return rest == sorted(rest)
 
     def line(self, line: Line) -> None:
         """Make a line of an axis in its own order, if it is none yet."""

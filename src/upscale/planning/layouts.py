@@ -50,6 +50,15 @@ class Layouts:
         """The selection behind a line."""
         return self._selects[line]
 
+    def joins(self, line: Line) -> bool:
+        """Whether the unpruned model copies channels together to make a line."""
+        while self.is_select(line):
+            select = self._selects[line]
+            if joins(select):
+                return True
+            line = select.reads[0]
+        return False
+
     def of(self, line: Line) -> Positions:
         """The layout of a line that is no selection; its own order if nothing was said."""
         if line not in self._physical:
@@ -92,6 +101,12 @@ class Layouts:
             else:
                 key[mine] = wanted[mine]
         return wanted[np.lexsort((wanted, key, found.root))]
+
+
+def joins(relation: Select) -> bool:
+    """Whether a selection copies in the unpruned model: it concatenates, repeats or pads."""
+    repeats = len(np.unique(relation.position)) < len(relation.position)
+    return len(relation.reads) > 1 or repeats or bool((relation.operand < 0).any())
 
 
 def rooted(

@@ -24,10 +24,22 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """What makes a grid of fetched channels: unflatten to sizes, then permute the axes."""
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SizesRead:
-    """A value whose shape the model asks for: where to ask, and the sizes it shall be told."""
+    """A value whose shape the model asks for: where to ask, and the sizes it shall be told.
+
+    `axes` gives for each axis the anchor's, `None` where the size is among `fixed`.
+    """
 
     anchor: str
+    axes: tuple[int | None, ...]
     fixed: Mapping[int, int]
 
 
@@ -35,7 +47,8 @@ class SizesRead:
 class Edge:
     """How a node gets the channels it wants of a value: its pieces, in order.
 
-    `channel_bytes` is what one channel of the value weighs.
+    `channel_bytes` is what one channel of the value weighs, `spread` how to make a grid of
+    what was fetched. A `joined` edge reads what the unpruned model concatenates too.
     """
 
     node: str
@@ -43,14 +56,16 @@ class Edge:
     axis: int
     pieces: tuple[Piece, ...]
     channel_bytes: int
+    spread: Spread | None = None
+    joined: bool = False
 
     @property
     def kind(self) -> str:
-        """`slice` (free), `gather`, `runs` of one value, or `concat` of several."""
-        if len({(piece.value, piece.zeros) for piece in self.pieces}) > 1 or self.pieces[0].zeros:
+        """`slice` (free), `gather`, `runs` of one value, or `concat` of what was joined."""
+        if self.pieces[0].zeros:
             return "concat"
         if len(self.pieces) > 1:
-            return "runs"
+            return "concat" if self.joined else "runs"
         return "slice" if self.pieces[0].indices is None else "gather"
 
     @property

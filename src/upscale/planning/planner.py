@@ -11,10 +11,12 @@ import numpy as np
 from upscale.channels import Positions, is_slice, runs
 from upscale.errors import PlanError
 from upscale.flow.domain import (
+    GRID,
     Absorb,
     Carry,
     ChannelFlow,
     Fold,
+    Grid,
     Line,
     Pass,
     Reduce,
@@ -22,8 +24,8 @@ from upscale.flow.domain import (
     Step,
 )
 from upscale.planning.families import Want, order_classes, wants_of
-from upscale.planning.layouts import Layouts, rooted
-from upscale.planning.plan import Edge, Piece, Plan, SizesRead
+from upscale.planning.layouts import Layouts, joins, rooted
+from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
 from upscale.segments import (
     Liveness,
     columns_kept,
@@ -173,7 +175,12 @@ class _Planner:
         tracked = [line for line in tensors if line in self._flow.classes]
         rooted_ones = [line for line in tracked if not self._layouts.is_select(line)]
         lead = (rooted_ones or tracked)[0]
-        return self._layouts.arrange(lead, np.flatnonzero(self._live.lines[relation.out]))
+        layout = self._layouts.arrange(lead, np.flatnonzero(self._live.lines[relation.out]))
+        blocks = self._flow.blocks.get(relation.out)
+        if blocks:
+            block = layout * blocks // self._flow.size(relation.out)
+            layout = layout[np.argsort(block, kind="stable")]
+        return layout
 
     def _fold(self, relation: Fold) -> Positions:
         live = np.flatnonzero(self._live.lines[relation.out])
@@ -194,6 +201,9 @@ class _Planner:
         read, rows = relation.read, Line(relation.weight, relation.row_axis)
         contracted = Line(relation.weight, relation.column_axis)
         wanted |= dict.fromkeys((rows, *relation.beside), layout)
+        if read in self._flow.blocks and relation.groups == 1:
+            # The blocks hold a few channels more than are kept: read them, with zero weights.
+            columns = self._layouts.of(read)
         if len(columns) == 0:
             self._constants.add(step.node)
             # A module can do without columns; a bare operation keeps one, of zeros.
@@ -252,9 +262,10 @@ class _Planner:
             )
             for line in sorted(lines - {line for line in lines if value.startswith("@")}):
                 positions = wanted.get(line, np.arange(self._flow.size(line)))
-                if self._layouts.is_select(line) or not np.array_equal(
-                    positions, self._layouts.of(line)
-                ):
+                select = self._layouts.is_select(line)
+                if select or not np.array_equal(positions, self._layouts.of(line)):
+                    if line.axis == GRID and not select:
+                        raise PlanError(f"{step.node} would have to rearrange a computed grid")
                     self._edges.append(self._edge(step.node, line, positions))
         for line, positions in wanted.items():
             if line.value in made and not np.array_equal(positions, self._layouts.of(line)):
@@ -272,15 +283,24 @@ class _Planner:
                 pieces += self._pieces(root, self._layouts.place(root, found.position[part]))
         shape, size = self._flow.shapes[line.value], max(1, self._flow.size(line))
         weight = int(np.prod(shape)) // size * self._flow.itemsizes[line.value]
-        return Edge(node, line.value, line.axis, tuple(pieces), weight)
+        axis, spread = line.axis, None
+        if line.axis == GRID:
+            axis = next(root.axis for root in found.roots if root is not None)
+            spread = _spread(self._flow.grids[line], axis, len(wanted))
+        joined = self._layouts.joins(line)
+        return Edge(node, line.value, axis, tuple(pieces), weight, spread, joined)
 
     def _ask(self, step: Step) -> None:
         for value in step.reads:
-            lines = self._flow.lines_of(value)
+            shape, lines = self._flow.shapes[value], self._flow.lines_of(value)
+            grid = self._flow.grids.get(lines[0]) if lines else None
+            axes = grid.axes if grid else tuple(range(len(shape)))
+            fixed = {axis: shape[axis] for axis, flat in enumerate(axes) if flat is None}
+            fixed |= {line.axis: shape[line.axis] for line in lines if line.axis != GRID}
             anchor = self._anchor(lines[0]) if lines else value
-            self._asked[value] = SizesRead(
-                anchor, {line.axis: self._flow.size(line) for line in lines}
-            )
+            if grid and anchor == value:
+                axes = tuple(range(len(shape)))
+            self._asked[value] = SizesRead(anchor, axes, fixed)
 
     def _anchor(self, line: Line) -> str:
         """A tensor of the shape that constant channels of a line take."""
@@ -299,6 +319,16 @@ class _Planner:
         ]
 
 
+def _spread(grid: Grid, axis: int, channels: int) -> Spread:
+    """How to spread fetched channels, which lie along an axis, over a grid."""
+    count = len(grid.sizes)
+    spread = iter(range(axis, axis + count))
+    order = tuple(
+        next(spread) if flat is None else flat + (count - 1) * (flat > axis) for flat in grid.axes
+    )
+    return Spread((*grid.sizes[:-1], channels // grid.blocks), order)
+
+
 def _concatenated_bytes(flow: ChannelFlow) -> int:
     """Bytes that the unpruned model's own concatenations and channel paddings write."""
     return sum(
@@ -306,5 +336,5 @@ def _concatenated_bytes(flow: ChannelFlow) -> int:
         for step in flow.steps
         for relation in step.relations
         if isinstance(relation, Select)
-        if len(relation.reads) > 1 or (relation.operand < 0).any()
+        if joins(relation)
     )

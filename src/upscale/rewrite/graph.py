@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture import Captured
 from upscale.capture.questions import asks_sizes, axis_asked, size_arguments
-from upscale.planning import Edge, Piece, Plan
+from upscale.planning import Edge, Piece, Plan, Spread
 from upscale.rewrite.weights import Cutter
 
 # Where functional convolutions take their number of groups.
@@ -52,7 +51,7 @@ class _Writer:
         self._cutter = Cutter(model, captured.extras, plan)
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._graph = fx.Graph()
-        self._graph.set_codegen(copy.deepcopy(captured.graph._codegen))
+        self._graph.set_codegen(captured.graph._codegen)
         self._held: dict[str, Any] = {}
         self._values: dict[str, Callable[[], fx.Node]] = {}
         self._results: dict[str, Any] = {}
@@ -143,7 +142,7 @@ class _Writer:
         if node.name in self._plan.sizes:
             args = _with_sizes(node, args, self._plan.sizes[node.name])
         new = self._graph.create_node(
-            node.op, node.target, args, kwargs, name=node.name, type_expr=node.type
+            node.op, node.target, args, kwargs, name=node.name, type_expr=_type_of(node)
         )
         observed = self._captured.observed[node.name]
         if (observed.is_view and not observed.writes) or node.op == "placeholder":
@@ -204,8 +203,19 @@ class _Writer:
         """Materialise the channels an edge wants: the one way any tensor is rearranged."""
         key = (edge.value, edge.axis, edge.pieces)
         if key not in self._fetched:
-            self._fetched[key] = self._take(None, edge.axis, edge.pieces)
+            fetched = self._take(None, edge.axis, edge.pieces)
+            if edge.spread is not None:
+                fetched = self._spread(fetched, edge.axis, edge.spread)
+            self._fetched[key] = fetched
         return self._fetched[key]
+
+    def _spread(self, flat: fx.Node, axis: int, spread: Spread) -> fx.Node:
+        """Make a grid of channels that lie along one axis."""
+        grid = self._graph.call_method("unflatten", (flat, axis, spread.sizes))
+        if spread.order != tuple(range(len(spread.order))):
+            grid = self._graph.call_method("permute", (grid, *spread.order))
+        self._views.add(grid)
+        return grid
 
     def _take(self, source: fx.Node | None, axis: int, pieces: tuple[Piece, ...]) -> fx.Node:
         parts = [
@@ -248,7 +258,7 @@ class _Writer:
         asked = self._plan.asked[value]
         if axis in asked.fixed:
             return asked.fixed[axis]
-        return self._graph.call_method("size", (self._values[asked.anchor](), axis))
+        return self._graph.call_method("size", (self._values[asked.anchor](), asked.axes[axis]))
 
     # Writes in place.
 
@@ -289,6 +299,11 @@ def _with_sizes(node: fx.Node, args: tuple[Any, ...], sizes: Mapping[int, int]) 
         if not (isinstance(shape[axis], int) and shape[axis] == -1):
             shape[axis] = size
     return (*args[:first], shape) if listed else (*args[:first], *shape)
+
+
+def _type_of(node: fx.Node) -> Any:
+    """A node's type, unless it is only the text of one, which scripting cannot read."""
+    return None if isinstance(node.type, str) else node.type
 
 
 def _unclashing(path: str) -> str:
