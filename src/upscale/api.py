@@ -78,13 +78,13 @@ def plan(
     0
     """
     _check_model(model)
+    captured = capture(model, Example.of(example))
     selection = reference.zeroed(model) if selection is None else selection
     reference.check(model, selection)
     if selection.side != "input":
         raise SelectionError(
             "this selection is of the output side; only input selections can be exported so far"
         )
-    captured = capture(model, Example.of(example))
     return _plan(model, captured, analyse(captured), selection, order)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from upscale.errors import SelectionError
 from upscale.layers import (
     column_axis,
     columns,
@@ -40,6 +41,10 @@ def mask(model: nn.Module, selection: Selection) -> nn.Module:
     weight masked.
     """
     check(model, selection)
+    if selection.side != "input":
+        raise SelectionError(
+            "this selection is of the output side; only input selections can be masked so far"
+        )
     masked = copy.deepcopy(model)
     stored = {}
     for name, kept in selection.kept.items():
@@ -119,6 +124,11 @@ def zeroed(model: nn.Module) -> Selection:
     """The selection that a model's own weights show: columns that are not all zero are kept."""
     kept: dict[str, tuple[int, ...]] = {}
     for name, layer in layers(model).items():
+        if weight_of(layer).is_meta:
+            raise SelectionError(
+                f"{name} is on the meta device and has no values to read zeros from; "
+                "pass a selection"
+            )
         by_column = weight_of(layer).detach().movedim(column_axis(layer), 0).flatten(1)
         alive = (by_column != 0).any(dim=1).nonzero().flatten().tolist()
         if len(alive) < columns(layer) and not computes_weight(layer):

@@ -31,8 +31,7 @@ def capture(model: nn.Module, example: Example) -> Captured:
     except Exception as first:  # tracing runs the caller's code, which may raise anything
         _check_runs(model, example)
         try:
-            traced = trace_by_export(model, example)
-            observer = _observe(traced, model, example)
+            traced, observer = _capture_by_export(model, example)
         except Exception as second:
             raise CaptureError(
                 f"{type(model).__name__} cannot be captured. torch.fx says: {_first_line(first)} "
@@ -64,6 +63,16 @@ def capture(model: nn.Module, example: Example) -> Captured:
     )
 
 
+def _capture_by_export(model: nn.Module, example: Example) -> tuple[Traced, Observer]:
+    traced = trace_by_export(model, example.copied())
+    try:
+        return traced, _observe(traced, model, example)
+    except CaptureError:
+        # Writes in place through views are gone from the functional form, with some structure.
+        traced = trace_by_export(model, example.copied(), functional=True)
+        return traced, _observe(traced, model, example)
+
+
 def _check_devices(model: nn.Module, example: Example) -> None:
     owned = {str(p.device) for p in model.parameters()}
     given = {str(x.device) for x in example.tensors}
@@ -90,14 +99,19 @@ def _check_hooks(model: nn.Module) -> None:
 
 
 def _check_runs(model: nn.Module, example: Example) -> None:
-    """Raise unless the model itself takes the example."""
+    """Raise unless the model itself takes the example, naming the layer that does not."""
+    twin, given, entered = copy.deepcopy(model), example.copied(), [type(model).__name__]
+    for name, module in twin.named_modules():
+        if name:
+            module.register_forward_pre_hook(lambda *_, name=name: entered.append(name))
     try:
         with torch.no_grad():
-            copy.deepcopy(model)(*example.args, **example.kwargs)
+            twin(*given.args, **given.kwargs)
     except Exception as error:
         shapes = ", ".join(str(tuple(x.shape)) for x in example.tensors)
         raise ExampleError(
-            f"the model fails on an example of shape {shapes}: {_first_line(error)}"
+            f"the model fails on an example of shape {shapes} at {entered[-1]}: "
+            f"{_first_line(error)}"
         ) from error
 
 

@@ -79,11 +79,8 @@ class Observer(fx.Interpreter):
             for leaf in tree_leaves(result)
             if isinstance(leaf, Tensor)
         )
-        self._calls.append(
-            Call(overload._schema.name.split("::")[1], *refs, outs, aliased, overload)
-            if overload.namespace == "aten"
-            else Call(str(overload), *refs, outs, aliased, overload)
-        )
+        name = overload._schema.name.removeprefix("aten::")
+        self._calls.append(Call(name, *refs, outs, aliased, overload))
         return result
 
     @staticmethod

@@ -32,6 +32,10 @@ class Example:
         """The example with every leaf replaced by `change(leaf)`."""
         return Example(tree_map(change, self.args), tree_map(change, dict(self.kwargs)))
 
+    def copied(self) -> Example:
+        """The example with tensors of its own: a model may write into what it is given."""
+        return self.map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x)
+
     @property
     def tensors(self) -> list[Tensor]:
         """Every tensor in the example."""

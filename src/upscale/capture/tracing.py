@@ -73,10 +73,11 @@ def trace_symbolically(model: nn.Module, example: Example) -> Traced:
     return Traced(graph, {name: getattr(twin, name) for name in sorted(constants)}, "symbolic")
 
 
-def trace_by_export(model: nn.Module, example: Example) -> Traced:
+def trace_by_export(model: nn.Module, example: Example, *, functional: bool = False) -> Traced:
     """Trace with `torch.export`, every size free that the model leaves free.
 
-    The graph guards itself: on sizes that would take another branch it raises.
+    The graph guards itself: on sizes that would take another branch it raises. In its
+    functional form no operation writes in place.
     """
     example = _two_of_each(example)
     dynamic = {name: tree_map(_free_sizes, value) for name, value in _given(model, example).items()}
@@ -85,6 +86,8 @@ def trace_by_export(model: nn.Module, example: Example) -> Traced:
         program = torch.export.export(
             model, example.args, dict(example.kwargs), dynamic_shapes=dynamic
         )
+        if functional:
+            program = program.run_decompositions({})
         module = program.module()
     owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}

@@ -212,7 +212,8 @@ class _Planner:
             else:
                 zeros = (Piece(relation.weight, 0, 1, zeros=True),)
                 self._edges.append(Edge(step.node, contracted.value, contracted.axis, zeros, 0))
-            self._groups[step.node] = 1
+            if relation.groups > 1:
+                self._groups[step.node] = 1
             wanted[read] = self._witness(read)
         elif relation.channelwise:
             self._groups[step.node] = len(layout)

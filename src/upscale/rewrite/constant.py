@@ -1,6 +1,6 @@
 """Layers that keep no input channel: what they give is their bias."""
 
-from __future__ import annotations
+# No deferred annotations here: torch.jit.script reads the real ones.
 
 import copy
 
@@ -22,11 +22,9 @@ class Constant(nn.Module):
         self.weight = layer.weight
         self.bias = layer.bias
         self.rows = weight_of(layer).shape[1 - column_axis(layer)]
-        self.axis = -1
-        self.probe: nn.Module = nn.Identity()
-        if isinstance(layer, nn.modules.conv._ConvNd):
-            self.axis -= len(layer.kernel_size)
-            self.probe = _one_to_one(layer)
+        spatial = weight_of(layer).ndim - 2
+        self.axis = -1 - spatial
+        self.probe = _one_to_one(layer)
 
     def forward(self, x: Tensor) -> Tensor:
         """The bias, spread over the shape that the layer would give for `x`."""
@@ -38,8 +36,10 @@ class Constant(nn.Module):
         return blank.expand(sizes).contiguous()
 
 
-def _one_to_one(layer: nn.modules.conv._ConvNd) -> nn.Module:
-    """A convolution of the layer's geometry with one channel in and out, and nothing to learn."""
+def _one_to_one(layer: nn.Module) -> nn.Module:
+    """A layer of the same geometry with one channel in and out, and nothing to learn."""
+    if not isinstance(layer, nn.modules.conv._ConvNd):
+        return nn.Identity()
     probe = copy.deepcopy(layer)
     zeros = layer.weight.detach().new_zeros((1, 1, *layer.weight.shape[2:]))
     del probe.weight

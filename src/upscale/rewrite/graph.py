@@ -7,34 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture import Captured
 from upscale.capture.questions import asks_sizes, axis_asked, size_arguments
 from upscale.planning import Edge, Piece, Plan, Spread
+from upscale.rewrite.gather import Gather
 from upscale.rewrite.weights import Cutter
 
 # Where functional convolutions take their number of groups.
 GROUPS_ARGUMENT = 6
-
-
-class Gather(nn.Module):
-    """The channels at given places, copied in order."""
-
-    indices: Tensor
-
-    def __init__(self, axis: int, indices: tuple[int, ...], device: torch.device) -> None:
-        super().__init__()
-        self.axis = axis
-        index = torch.tensor(indices, dtype=torch.long, device=device)
-        self.register_buffer("indices", index, persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.index_select(x, self.axis, self.indices)
-
-    def extra_repr(self) -> str:
-        return f"axis={self.axis}, channels={len(self.indices)}"
 
 
 def rewrite(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModule:

@@ -81,7 +81,10 @@ def check_selection(
 
 def _indices(layer: object, kept: Iterable[int]) -> tuple[int, ...]:
     try:
-        indices = sorted(operator.index(index) for index in kept)
+        given = list(kept)
+        if any(isinstance(index, bool) for index in given):
+            raise TypeError("a mask of booleans is no list of indices")
+        indices = sorted(operator.index(index) for index in given)
     except TypeError as error:
         raise SelectionError(f"{layer}: kept is {kept!r}; it must be a list of integers") from error
     if indices and indices[0] < 0:

@@ -1,0 +1,184 @@
+"""The paper's models and three more: exact exports, from which all that may leave has left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+import upscale
+from tests.masks import calm, random_selection
+from upscale.capture import Example
+from upscale.verify import TOLERANCE, compare
+from upscale.zoo import torchvision_model
+
+MODELS = """
+    densenet121 mnasnet0_75 mnasnet1_3 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small
+    resnet18 resnet50 resnet101 squeezenet1_0 squeezenet1_1 googlenet efficientnet_b0 vgg11_bn
+""".split()
+OPTIONS: dict[str, dict[str, Any]] = {"googlenet": {"init_weights": False}}  # else it warns
+SHARES = (0.25, 0.75)
+EXAMPLE = (1, 3, 64, 64)
+ANOTHER = (2, 3, 80, 96)
+
+every_model = pytest.mark.parametrize("name", MODELS)
+both_shares = pytest.mark.parametrize("share", SHARES)
+
+
+def make(name: str, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return calm(torchvision_model(name, **OPTIONS.get(name, {})))
+
+
+def seed_of(name: str, share: float) -> int:
+    return 2 * MODELS.index(name) + SHARES.index(share)
+
+
+def images(*shape: int) -> Tensor:
+    """Noise whose level and strength differ from image to image, so that their means do too."""
+    strength, level = torch.rand(shape[0], 3, 1, 1) + 0.5, torch.randn(shape[0], 3, 1, 1)
+    return torch.randn(shape) * strength + level
+
+
+@torch.no_grad()
+def enliven(model: nn.Module, selection: upscale.Selection) -> None:
+    """Scale a model so that the masked one's output varies with its input.
+
+    As it is, the input's share in the output would shrink with every layer, until all that two
+    models are compared by is a sum of biases. What the mask hides stays far from zero.
+    """
+    masked = upscale.mask(model, selection)
+
+    def scale_layer(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        spread = output.transpose(0, 1).flatten(1).var(1).mean().sqrt()
+        layer.weight /= spread
+        bias = 0 if layer.bias is None else layer.bias.view(-1, *[1] * (output.dim() - 2))
+        return (output - bias) / spread + bias
+
+    def shift_norm(norm: nn.Module, inputs: tuple[Tensor]) -> None:
+        variance, mean = torch.var_mean(inputs[0].transpose(0, 1).flatten(1), dim=1)
+        norm.running_mean.copy_(mean + variance.sqrt() * torch.randn_like(mean) / 2)
+        norm.running_var.copy_(variance * (torch.rand_like(variance) + 0.5))
+
+    for module in masked.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            module.register_forward_hook(scale_layer)
+        elif isinstance(module, nn.BatchNorm2d):
+            module.register_forward_pre_hook(shift_norm)
+    masked(images(8, *EXAMPLE[1:]))
+    model.load_state_dict(masked.state_dict())
+    for layer in selection.kept:
+        weight = model.get_submodule(layer).weight
+        weight.masked_fill_(weight == 0, 1.0)
+
+
+def assert_export_is_exact(
+    model: nn.Module,
+    masked: nn.Module,
+    selection: upscale.Selection,
+    order: str,
+    *shapes: tuple[int, ...],
+) -> None:
+    plan = upscale.plan(model, images(*EXAMPLE), selection, order=order)
+    exported = upscale.export(model, plan)
+    for shape in shapes:
+        error = compare(exported, masked, Example.of(images(*shape))).relative_error
+        assert error <= TOLERANCE, f"order {order}, input {shape}: {error}\n{plan}"
+
+
+@every_model
+@both_shares
+def test_an_export_equals_the_masked_model_at_the_examples_size_and_another(
+    name: str, share: float
+) -> None:
+    model = make(name, seed_of(name, share))
+    selection = random_selection(model, share, seed_of(name, share), empty=False)
+    enliven(model, selection)
+    masked = upscale.mask(model, selection)
+    with torch.inference_mode():
+        one, other = masked(images(2, *EXAMPLE[1:]))
+    assert (one - other).abs().max() > 0.01 * one.abs().max(), "constants are always equal"
+    assert_export_is_exact(model, masked, selection, "optimal", EXAMPLE, ANOTHER)
+    assert_export_is_exact(model, masked, selection, "none", ANOTHER)
+
+
+@every_model
+@both_shares
+def test_an_export_equals_the_masked_model_where_some_layers_keep_nothing(
+    name: str, share: float
+) -> None:
+    seed = 100 + seed_of(name, share)
+    model = make(name, seed)
+    selection = random_selection(model, share, seed)
+    while all(selection.kept.values()):
+        seed += 100
+        selection = random_selection(model, share, seed)
+    masked = upscale.mask(model, selection)
+    for order in ("optimal", "none"):
+        assert_export_is_exact(model, masked, selection, order, ANOTHER)
+
+
+class NothingSaturates(TorchFunctionMode):
+    """Every activation becomes one whose slope is never zero, so that no gradient is by chance."""
+
+    ACTIVATIONS = frozenset(
+        {F.relu, F.relu6, F.hardtanh, F.hardswish, F.hardsigmoid, F.silu, torch.sigmoid}
+    )
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in self.ACTIVATIONS:
+            return F.leaky_relu(args[0], 0.5)
+        return func(*args, **(kwargs or {}))
+
+
+def live_rows(masked: nn.Module) -> dict[str, int]:
+    """How many outputs of each layer the model's output depends on: those with a gradient.
+
+    What nothing reads, or only weights that are zero, has a gradient of exactly zero.
+    """
+    model = masked.double()
+    with NothingSaturates():
+        out = model(images(2, 3, 48, 48).double())
+    (out * torch.randn_like(out)).sum().backward()
+    return {
+        name: int(layer.weight.grad.reshape(len(layer.weight), -1).any(1).sum())
+        for name, layer in model.named_modules()
+        if isinstance(getattr(layer, "weight", None), Tensor) and layer.weight.grad is not None
+    }
+
+
+def allowed_shapes(model: nn.Module, selection: upscale.Selection) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor an export should hold: rows that live, columns that are kept."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    rows = live_rows(upscale.mask(model, selection))
+    for path, tensor in model.state_dict().items():
+        layer, _, kind = path.rpartition(".")
+        if rows.get(layer, 0) == 0:
+            continue  # never reached, or nothing reads it
+        if kind == "num_batches_tracked":
+            shapes[path] = ()
+        elif kind == "weight" and layer in selection.kept:
+            columns = len(tuple(selection.kept[layer]))
+            shapes[path] = (rows[layer], columns, *tensor.shape[2:])
+        else:
+            shapes[path] = (rows[layer],)
+    return shapes
+
+
+@every_model
+@both_shares
+def test_an_export_holds_live_rows_and_kept_columns_and_nothing_else(
+    name: str, share: float
+) -> None:
+    seed = 200 + seed_of(name, share)
+    model = make(name, seed)
+    selection = random_selection(model, share, seed, empty=False)
+    exported = upscale.export(model, upscale.plan(model, images(*EXAMPLE), selection))
+    held = {path: tuple(tensor.shape) for path, tensor in exported.state_dict().items()}
+    assert held == allowed_shapes(model, selection)
