@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types contracts doctest unit weights clean
+.PHONY: help venv demo test format lint types contracts doctest unit zoo random bench weights clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
@@ -50,6 +50,16 @@ doctest: $(STAMP)  ## the examples in the docstrings
 
 unit: $(STAMP)  ## the tests
 	$(BIN)/python -m pytest -n 2 tests
+
+zoo: $(STAMP)  ## every torchvision classifier, exported against masked, as a table (about an hour)
+	$(BIN)/python scripts/zoo.py
+
+random: $(STAMP)  ## 5,000 random networks, exported against masked
+	$(BIN)/python scripts/random_networks.py
+
+bench: $(STAMP)  ## seconds to plan and export, and what the ordering solver finds
+	$(BIN)/python benchmarks/export.py
+	$(BIN)/python benchmarks/ordering.py --quick
 
 weights: $(STAMP)  ## train the shipped network again
 	$(BIN)/python scripts/train_digits.py

@@ -687,3 +687,49 @@ class BuffersAndConstants(nn.Module):
         bias = self.table[self.index.view(-1)].view(6, 4, 4)
         x = self.a(x) * self.scale + bias
         return self.b(x) * torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+@net()
+class CalledTwiceOnceForNothing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.norm, self.head = conv(3, 6), conv(3, 6), nn.BatchNorm2d(6), conv(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.norm(self.a(x))
+        return self.head(self.norm(self.b(x)))
+
+
+@net()
+class ReflectCalledTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.side = conv(3, 6), conv(6, 4)
+        self.again = nn.Conv2d(6, 6, 3, padding=1, padding_mode="reflect")
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = F.relu(self.again(self.stem(x)))
+        return self.again(x), self.side(x)
+
+
+@net()
+class PaddedSlice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = conv(3, 4), conv(3, 4), conv(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([self.a(x), self.b(x)], 1)[:, 4:]
+        return self.head(F.pad(x, (0, 0, 0, 0, 1, 1)))
+
+
+@net()
+class BatchTimesChannels(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = conv(3, 6), conv(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        b, c, h, w = x.shape
+        return self.b(x.reshape(b * c, h, w).relu().view(b, c, h, w))

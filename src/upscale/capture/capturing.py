@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from upscale.capture.observe import Observer
 from upscale.capture.record import Captured, Example
-from upscale.capture.tracing import Traced, bind, trace_by_export, trace_symbolically
+from upscale.capture.tracing import (
+    Traced,
+    bind,
+    trace_by_export,
+    trace_symbolically,
+    two_of_each,
+)
 from upscale.errors import CaptureError, ExampleError
 from upscale.layers import computes_weight, layers, parameter_names, weight_of
 
@@ -59,6 +65,7 @@ def capture(model: nn.Module, example: Example) -> Captured:
         ),
         observed=observer.observed,
         values=observer.values,
+        sizes={**{n: i.shape for n, i in observer.values.items()}, **observer.measured},
         training=model.training,
     )
 
@@ -139,10 +146,24 @@ def _shape_of(tensor: Tensor) -> Tensor:
 
 
 def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
-    """Observe a run on shapes alone; on numbers, where the model's code needs them."""
+    """Observe a run on shapes alone; on numbers, where the model's code needs them.
+
+    A batch of one would hide an axis that is merged with the batch, so two are run, and the
+    shapes of one written down after.
+    """
+    twin, doubled = _Twin(model, _shape_of), two_of_each(example)
     try:
         with torch.device("meta"):
-            return _run(traced, _Twin(model, _shape_of), example)
+            if doubled is not example:
+                try:
+                    observer = _run(traced, twin, doubled)
+                    observer.measure(*_given(traced, twin, example))
+                    return observer
+                except CaptureError:
+                    raise
+                except Exception:  # the model may insist on a batch of one
+                    twin = _Twin(model, _shape_of)
+            return _run(traced, twin, example)
     except CaptureError:
         raise
     except Exception:
@@ -152,11 +173,15 @@ def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
 def _run(traced: Traced, twin: _Twin, example: Example) -> Observer:
     for path, extra in traced.extras.items():
         setattr(twin.module, path, twin.replace(extra) if isinstance(extra, Tensor) else extra)
-    given = example.map(lambda x: twin.replace(x) if isinstance(x, Tensor) else x)
     observer = Observer(twin.module, traced.graph, twin.owned)
     with torch.inference_mode():
-        observer.run(*traced.inputs(twin.module, given), enable_io_processing=False)
+        observer.run(*_given(traced, twin, example), enable_io_processing=False)
     return observer
+
+
+def _given(traced: Traced, twin: _Twin, example: Example) -> list[Any]:
+    given = example.map(lambda x: twin.replace(x) if isinstance(x, Tensor) else x)
+    return traced.inputs(twin.module, given)
 
 
 def _first_line(error: Exception) -> str:

@@ -20,6 +20,7 @@ class Observer(fx.Interpreter):
         super().__init__(model, garbage_collect_values=False, graph=graph)
         self.at = ""
         self.values: dict[str, TensorInfo] = {}
+        self.measured: dict[str, tuple[int, ...]] = {}
         self.observed: dict[str, Observed] = {}
         self._owned = owned
         self._names: dict[fx.Node, Any] = {}
@@ -61,6 +62,16 @@ class Observer(fx.Interpreter):
             tuple(self._calls), reads, self._names[n], tuple(self._writes), is_view
         )
         return result
+
+    def measure(self, *inputs: Any) -> None:
+        """Run once more, on another example, and note the shapes that values have then."""
+        names = {node.name: seen.result for node, seen in self._by_node()}
+        runner = _Measurer(self.module, self.graph, names, self.measured)
+        with torch.inference_mode():
+            runner.run(*inputs, enable_io_processing=False)
+
+    def _by_node(self) -> list[tuple[fx.Node, Observed]]:
+        return [(node, self.observed[node.name]) for node in self.graph.nodes]
 
     def record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen operation and write it down."""
@@ -155,6 +166,28 @@ class Observer(fx.Interpreter):
                     f"{self.at} reads {name}, whose memory {self._overwritten[name]} wrote in "
                     "place through another view; write that operation out of place"
                 )
+
+
+class _Measurer(fx.Interpreter):
+    """Runs a graph for the shapes of what its nodes return."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        graph: fx.Graph,
+        names: dict[str, Any],
+        shapes: dict[str, tuple[int, ...]],
+    ) -> None:
+        super().__init__(module, graph=graph)
+        self._names, self._shapes = names, shapes
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        names = tree_leaves(self._names[n.name], is_leaf=lambda x: x is None)
+        for name, leaf in zip(names, tree_leaves(result), strict=True):
+            if name is not None and isinstance(leaf, Tensor):
+                self._shapes[name] = tuple(leaf.shape)
+        return result
 
 
 class _Recorder(TorchDispatchMode):

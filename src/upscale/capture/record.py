@@ -97,7 +97,8 @@ class Captured:
     the graph node that made them. `computed` holds the layers that compute their weight in
     every call, with its shape; `kinds` the class of every module;
     `leaves` the modules without modules in them; `extras` what the
-    graph refers to that the model does not own.
+    graph refers to that the model does not own; `sizes` the shapes on the example itself, of
+    which two may have been run.
     """
 
     name: str
@@ -108,4 +109,5 @@ class Captured:
     leaves: frozenset[str]
     observed: Mapping[str, Observed]
     values: Mapping[str, TensorInfo]
+    sizes: Mapping[str, tuple[int, ...]]
     training: bool

@@ -79,7 +79,7 @@ def trace_by_export(model: nn.Module, example: Example, *, functional: bool = Fa
     The graph guards itself: on sizes that would take another branch it raises. In its
     functional form no operation writes in place.
     """
-    example = _two_of_each(example)
+    example = two_of_each(example)
     dynamic = {name: tree_map(_free_sizes, value) for name, value in _given(model, example).items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -134,8 +134,8 @@ def _drop_fixed_inputs(graph: fx.Graph, free: set[str]) -> None:
                 graph.erase_node(user)
 
 
-def _two_of_each(example: Example) -> Example:
-    """The example with a batch of two where it has one: export takes a size of one for fixed."""
+def two_of_each(example: Example) -> Example:
+    """The example with a batch of two where it has one: a size of one hides what is done to it."""
     if any(x.ndim == 0 or x.shape[0] != 1 for x in example.tensors):
         return example
     return example.map(lambda x: torch.cat([x, x]) if isinstance(x, Tensor) else x)

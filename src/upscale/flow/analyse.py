@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -60,7 +61,10 @@ class _Analyst:
             grids=self._walk.grids,
             blocks=self._walk.blocks,
             shapes={name: info.shape for name, info in values.items()},
-            itemsizes={name: info.itemsize for name, info in values.items()},
+            nbytes={
+                name: math.prod(self.captured.sizes[name]) * info.itemsize
+                for name, info in values.items()
+            },
         )
 
     def _visit(self, node: fx.Node, observed: Observed) -> None:

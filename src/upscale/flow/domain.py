@@ -186,7 +186,7 @@ class ChannelFlow:
     """How channels run through a captured model.
 
     `grids` are lines spread over several axes; `blocks` those lines whose tensors need equally
-    many channels in each of that many blocks.
+    many channels in each of that many blocks; `nbytes` what values weigh on the example.
     """
 
     steps: tuple[Step, ...]
@@ -194,7 +194,7 @@ class ChannelFlow:
     grids: Mapping[Line, Grid]
     blocks: Mapping[Line, int]
     shapes: Mapping[str, tuple[int, ...]]
-    itemsizes: Mapping[str, int]
+    nbytes: Mapping[str, int]
 
     def size(self, line: Line) -> int:
         """How many positions a line has in the unpruned model."""

@@ -224,6 +224,8 @@ class Walk:
         if call.op in ("repeat", "tile", "channel_shuffle", "native_channel_shuffle"):
             self.selects(out, [line], np.zeros_like(position), position)
             return
+        if out.axis == 0 < line.axis:
+            raise Declined("it merges channels with the batch")
         outer, inner = _pattern(position, size)
         self._add(out, self.classes.fresh(len(position)))
         self.relations.append(Carry(out, line, outer, inner))

@@ -71,11 +71,7 @@ def order_classes(
     if order == "none":
         return {}, 0.0
     carried = carried_classes(flow)
-    components = Classes()
-    components.fresh(1 + max((int(c.max()) for c in flow.classes.values() if len(c)), default=0))
-    for line in _computed_lines(flow):
-        own = flow.classes[line][live.lines[line]]
-        components.merge(own[1:], own[:-1])
+    components = find_components(flow, live)
     given = [*_fixed(flow, wants, carried), np.empty(0, dtype=np.int64)]
     fixed = set(components.find(np.concatenate(given)).tolist())
     families: dict[int, dict[frozenset[int], float]] = defaultdict(lambda: defaultdict(float))
@@ -96,6 +92,16 @@ def order_classes(
     return ranks, bound
 
 
+def find_components(flow: ChannelFlow, live: Liveness) -> Classes:
+    """Classes of channels, merged where one layer computes them: they have one order."""
+    components = Classes()
+    components.fresh(1 + max((int(c.max()) for c in flow.classes.values() if len(c)), default=0))
+    for line in _computed_lines(flow):
+        own = flow.classes[line][live.lines[line]]
+        components.merge(own[1:], own[:-1])
+    return components
+
+
 def _weighed(
     flow: ChannelFlow, wants: Sequence[Want], carried: Mapping[int, int]
 ) -> Iterator[tuple[Positions, float]]:
@@ -109,8 +115,7 @@ def _weighed(
         if not want.executed or not len(want.positions):
             continue
         found = seen_through.find(want.line, want.positions)
-        share = int(np.prod(flow.shapes[want.line.value])) // max(1, flow.size(want.line))
-        weight = float(share * flow.itemsizes[want.line.value])
+        weight = flow.nbytes[want.line.value] / max(1, flow.size(want.line))
         for number, root in enumerate(found.roots):
             channels = _channels(flow, root, found.position[found.root == number], carried)
             if len(channels):

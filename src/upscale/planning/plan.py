@@ -90,7 +90,8 @@ class Plan:
     `edges` lists the reads that are not of a whole tensor, `joins` the concatenations that
     are built once for several readers, `cuts` the indices each parameter keeps along each axis
     it is cut along, `sizes` the new sizes in reshapes, `asked` the values whose shape is read,
-    `groups` the new numbers of groups, `constants` the layers that read nothing and give their
+    `groups` the new numbers of groups, `widths` the channels left in modules that work on each
+    alone, `constants` the layers that read nothing and give their
     bias, `stayed` the weights whose pruned columns cannot leave and become zeros, `unreached`
     those no node reads, `gone` the nodes that do not run. `source` is the capture the plan was
     made from.
@@ -104,6 +105,7 @@ class Plan:
     sizes: Mapping[str, Mapping[int, int]]
     asked: Mapping[str, SizesRead]
     groups: Mapping[str, int]
+    widths: Mapping[str, int]
     constants: frozenset[str]
     stayed: tuple[str, ...]
     unreached: tuple[str, ...]

@@ -73,6 +73,8 @@ class _Planner:
             if isinstance(relation, Fold) and relation.nested
         }
         self._leader = {line: group[0] for group in tied_lines(flow) for line in group[1:]}
+        self._agreed: dict[Line, Positions] = {}
+        self._forced: dict[Line, Positions] = {}
         self._columns: dict[str, Positions] = {}
         self._edges: list[Edge] = []
         self._joins: list[Edge] = []
@@ -80,6 +82,7 @@ class _Planner:
         self._cuts: dict[str, dict[int, Positions]] = defaultdict(dict)
         self._sizes: dict[str, dict[int, int]] = defaultdict(dict)
         self._groups: dict[str, int] = {}
+        self._widths: dict[str, int] = {}
         self._constants: set[str] = set()
         self._pruned: set[str] = set()
         self._gone: set[str] = set()
@@ -108,6 +111,7 @@ class _Planner:
             sizes=dict(self._sizes),
             asked=self._asked,
             groups=self._groups,
+            widths=self._widths,
             constants=frozenset(self._constants),
             stayed=tuple(name[1:] for name in left if name in read),
             unreached=tuple(name[1:] for name in left if name not in read),
@@ -150,6 +154,10 @@ class _Planner:
     def _execute(self, step: Step) -> None:
         wanted: dict[Line, Positions] = {}
         for relation in step.relations:
+            # A weight used before has its order of columns, which holds within a node too.
+            if isinstance(relation, Reduce) and relation.weight in self._columns:
+                self._forced[relation.read] = self._columns[relation.weight]
+        for relation in step.relations:
             if isinstance(relation, Pass):
                 layout = self._lay_out(relation.out, partial(self._follow, relation))
                 wanted |= dict.fromkeys(relation.reads, layout)
@@ -166,6 +174,9 @@ class _Planner:
             self._ask(step)
         else:
             self._fetch(step, wanted)
+        for relation in step.relations if step.module else ():
+            if isinstance(relation, Pass):
+                self._widths[step.node] = len(self._layouts.of(relation.out))
         for line in step.resize:
             self._sizes[step.node][line.axis] = len(self._layouts.of(line))
 
@@ -245,9 +256,14 @@ class _Planner:
         return self._layouts.arrange(line, np.flatnonzero(self._live.lines[line]))[:1]
 
     def _lay_out(self, line: Line, decide: Callable[[], Positions]) -> Positions:
-        """Give a line its layout: its leader's where lines must agree, else as decided."""
-        leader = self._leader.get(line)
-        layout = self._layouts.of(leader) if leader else decide()
+        """Give a line its layout: that of its group where lines must agree, else as decided."""
+        leader = line
+        while leader in self._leader:
+            leader = self._leader[leader]
+        layout = self._agreed.get(leader)
+        if layout is None:
+            layout = self._forced[line] if line in self._forced else decide()
+            self._agreed[leader] = layout
         self._layouts.put(line, layout)
         return layout
 
@@ -282,8 +298,7 @@ class _Planner:
                 pieces.append(Piece(self._anchor(line), 0, len(part), zeros=True))
             else:
                 pieces += self._pieces(root, self._layouts.place(root, found.position[part]))
-        shape, size = self._flow.shapes[line.value], max(1, self._flow.size(line))
-        weight = int(np.prod(shape)) // size * self._flow.itemsizes[line.value]
+        weight = self._flow.nbytes[line.value] // max(1, self._flow.size(line))
         axis, spread = line.axis, None
         if line.axis == GRID:
             axis = next(root.axis for root in found.roots if root is not None)
@@ -304,10 +319,12 @@ class _Planner:
             self._asked[value] = SizesRead(anchor, axes, fixed)
 
     def _anchor(self, line: Line) -> str:
-        """A tensor of the shape that constant channels of a line take."""
-        while self._layouts.is_select(line):
-            line = self._layouts.select(line).reads[0]
-        return line.value
+        """A tensor of the shape that a line's value has, but for the line itself."""
+        if not self._layouts.is_select(line):
+            return line.value
+        found = self._layouts.find(line, np.flatnonzero(self._live.lines[line]))
+        roots = [root for root in found.roots if root is not None]
+        return roots[0].value if roots else self._anchor(self._layouts.select(line).reads[0])
 
     def _pieces(self, root: Line, places: Positions) -> list[Piece]:
         stretches = runs(places)
@@ -333,7 +350,7 @@ def _spread(grid: Grid, axis: int, channels: int) -> Spread:
 def _concatenated_bytes(flow: ChannelFlow) -> int:
     """Bytes that the unpruned model's own concatenations and channel paddings write."""
     return sum(
-        int(np.prod(flow.shapes[relation.out.value])) * flow.itemsizes[relation.out.value]
+        flow.nbytes[relation.out.value]
         for step in flow.steps
         for relation in step.relations
         if isinstance(relation, Select)

@@ -118,6 +118,7 @@ class _Writer:
                 self._held[path] = self._cutter.module(
                     path,
                     groups=self._plan.groups.get(node.name),
+                    width=self._plan.widths.get(node.name),
                     constant=node.name in self._plan.constants,
                 )
         elif node.name in self._plan.groups:

@@ -37,7 +37,9 @@ class Cutter:
             owner = getattr(owner, part)
         return self._tensor(owner) if isinstance(owner, Tensor) else copy.deepcopy(owner)
 
-    def module(self, path: str, *, groups: int | None, constant: bool) -> nn.Module:
+    def module(
+        self, path: str, *, groups: int | None, width: int | None, constant: bool
+    ) -> nn.Module:
         """A copy of a module with its parameters cut; `constant`, one that reads nothing."""
         extra = self._extras.get(path)
         if isinstance(extra, nn.Module):
@@ -48,7 +50,7 @@ class Cutter:
         module = _copied(original, self._memo)
         if constant:
             return Constant(module)
-        _fit(module, groups)
+        _fit(module, groups, width)
         return module
 
     def _tensor(self, tensor: Tensor) -> Tensor:
@@ -105,7 +107,7 @@ def _zero_rest(tensor: Tensor, axis: int, kept: tuple[int, ...]) -> Tensor:
     return tensor.index_fill(axis, index, 0.0) if gone else tensor
 
 
-def _fit(module: nn.Module, groups: int | None) -> None:
+def _fit(module: nn.Module, groups: int | None, width: int | None) -> None:
     """Make a module's attributes say what its parameters are."""
     if isinstance(module, nn.modules.conv._ConvNd):
         module.groups = groups or module.groups
@@ -117,7 +119,6 @@ def _fit(module: nn.Module, groups: int | None) -> None:
     elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
     elif isinstance(module, nn.modules.batchnorm._NormBase):
-        sized = module.running_mean if module.weight is None else module.weight
-        module.num_features = module.num_features if sized is None else len(sized)
+        module.num_features = width or module.num_features
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)
