@@ -733,3 +733,16 @@ class BatchTimesChannels(nn.Module):
         x = self.a(x)
         b, c, h, w = x.shape
         return self.b(x.reshape(b * c, h, w).relu().view(b, c, h, w))
+
+
+@net()
+class AsksOfAConcatenation(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = conv(3, 5), conv(5, 4), conv(9, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([self.a(x)], 1)
+        torch._assert(x.ndim == 4, "images come in batches")
+        y = torch.cat([x, self.b(x)], 1)
+        return self.c(y).to(y.dtype) * y.size(2) / y.shape[1]

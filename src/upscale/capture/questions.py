@@ -12,7 +12,8 @@ HERE = PurePath(__file__).parent
 aten = torch.ops.aten
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, torch.reshape)
 SIZES = ("size", "shape")
-PROPERTIES = ("dim", "ndimension", "ndim", "dtype", "device", "is_cuda", "is_floating_point")
+RANKS = ("dim", "ndimension", "ndim")
+PROPERTIES = ("dtype", "device", "is_cuda", "is_floating_point")
 
 
 def size_arguments(node: fx.Node) -> int | None:
@@ -35,7 +36,12 @@ def asks_sizes(node: fx.Node) -> bool:
 
 def asks_property(node: fx.Node) -> bool:
     """Whether a node asks a tensor for something that pruning does not change."""
-    return _asked(node) in PROPERTIES
+    return _asked(node) in PROPERTIES or asks_rank(node)
+
+
+def asks_rank(node: fx.Node) -> bool:
+    """Whether a node asks how many axes a tensor has."""
+    return _asked(node) in RANKS
 
 
 def axis_asked(node: fx.Node) -> int | None:

@@ -11,7 +11,13 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture import Captured
-from upscale.capture.questions import asks_sizes, axis_asked, size_arguments
+from upscale.capture.questions import (
+    asks_property,
+    asks_rank,
+    asks_sizes,
+    axis_asked,
+    size_arguments,
+)
 from upscale.planning import Edge, Piece, Plan, Spread
 from upscale.rewrite.gather import Gather
 from upscale.rewrite.weights import Cutter
@@ -59,6 +65,8 @@ class _Writer:
             self._visit_attribute(node, observed.result)
         elif asks_sizes(node):
             self._results[node.name] = self._shape(node)
+        elif asks_property(node):
+            self._results[node.name] = self._property(node)
         elif self._is_alias(node):
             return
         else:
@@ -237,6 +245,15 @@ class _Writer:
         if axis is not None:
             return self._size(value, axis % rank)
         return tuple(self._size(value, axis) for axis in range(rank))
+
+    def _property(self, node: fx.Node) -> Any:
+        """What pruning does not change, asked of a tensor that is there."""
+        (operand,) = node.all_input_nodes
+        value = self._captured.observed[node.name].reads[operand.name]
+        if asks_rank(node):
+            return len(self._captured.values[value].shape)
+        anchor = self._values[self._plan.asked[value].anchor]()
+        return self._graph.create_node(node.op, node.target, (anchor, *node.args[1:]))
 
     def _size(self, value: str, axis: int) -> Any:
         asked = self._plan.asked[value]
