@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 KINDS = (nn.modules.conv._ConvNd, nn.Linear)
@@ -61,3 +65,42 @@ def parameter_names(model: nn.Module) -> dict[int, str]:
     ]:
         names.setdefault(id(tensor), name)
     return names
+
+
+def copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """A deep copy, quick for torch's own modules, which hold little but their parameters.
+
+    `memo` gives what takes the place of things, as `copy.deepcopy` has it.
+    """
+    if id(module) in memo:
+        known: nn.Module = memo[id(module)]
+        return known
+    if hasattr(module, "__deepcopy__"):
+        return copy.deepcopy(module, memo)
+    twin = module.__new__(type(module))
+    memo[id(module)] = twin
+    twin.__dict__ = {
+        name: _copied_part(part, memo)
+        for name, part in module.__dict__.items()
+        if name != "_modules"
+    }
+    twin.__dict__["_modules"] = {
+        name: None if child is None else copied(child, memo)
+        for name, child in module._modules.items()
+    }
+    return twin
+
+
+SIMPLE = (bool, int, float, str, torch.dtype, torch.device)
+
+
+def _copied_part(part: Any, memo: dict[int, Any]) -> Any:
+    if part is None or isinstance(part, SIMPLE):
+        return part
+    if isinstance(part, (dict, set)) and not part:
+        return type(part)()
+    if isinstance(part, dict) and all(
+        isinstance(x, Tensor) and id(x) in memo for x in part.values()
+    ):
+        return type(part)((name, memo[id(x)]) for name, x in part.items())
+    return copy.deepcopy(part, memo)

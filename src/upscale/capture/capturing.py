@@ -19,7 +19,7 @@ from upscale.capture.tracing import (
     two_of_each,
 )
 from upscale.errors import CaptureError, ExampleError
-from upscale.layers import computes_weight, layers, parameter_names, weight_of
+from upscale.layers import computes_weight, copied, layers, parameter_names, weight_of
 
 
 def capture(model: nn.Module, example: Example) -> Captured:
@@ -138,7 +138,7 @@ class _Twin:
                     else new
                 )
         self.owned = {id(new): f"@{names[key]}" for key, new in twins.items()}
-        self.module = copy.deepcopy(model, dict(twins))
+        self.module = copied(model, dict(twins))
 
 
 def _shape_of(tensor: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class Observer(fx.Interpreter):
         """Run once more, on another example, and note the shapes that values have then."""
         names = {node.name: seen.result for node, seen in self._by_node()}
         runner = _Measurer(self.module, self.graph, names, self.measured)
-        with torch.inference_mode():
+        with torch.inference_mode(), _Performer():  # type: ignore[no-untyped-call]
             runner.run(*inputs, enable_io_processing=False)
 
     def _by_node(self) -> list[tuple[fx.Node, Observed]]:
@@ -82,7 +82,7 @@ class Observer(fx.Interpreter):
         names = [self._name_of(x) for x in inputs]
         self._check_overwritten(overload, names)
         aliased = any(name in self._overwritten for name in names)
-        result = self._perform(overload, args, kwargs)
+        result = _perform(overload, args, kwargs)
         for written in self._written(overload, args, kwargs):
             self._write(written)
         outs = tuple(
@@ -93,13 +93,6 @@ class Observer(fx.Interpreter):
         name = overload._schema.name.removeprefix("aten::")
         self._calls.append(Call(name, *refs, outs, aliased, overload))
         return result
-
-    @staticmethod
-    def _perform(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # Shapes alone take the long way through batch_norm's decomposition; its own is known.
-        if overload is torch.ops.aten.batch_norm.default and args[0].is_meta and not args[5]:
-            return torch.empty_like(args[0])
-        return overload(*args, **kwargs)
 
     def _bind(self, operand: fx.Node) -> Any:
         """Bind an operand's tensors to their newest names for this node."""
@@ -188,6 +181,20 @@ class _Measurer(fx.Interpreter):
             if name is not None and isinstance(leaf, Tensor):
                 self._shapes[name] = tuple(leaf.shape)
         return result
+
+
+def _perform(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # Shapes alone take the long way through batch_norm's decomposition; its own is known.
+    if overload is torch.ops.aten.batch_norm.default and args[0].is_meta and not args[5]:
+        return torch.empty_like(args[0])
+    return overload(*args, **kwargs)
+
+
+class _Performer(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return _perform(func, args, kwargs or {})
 
 
 class _Recorder(TorchDispatchMode):

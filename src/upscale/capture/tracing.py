@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from upscale.capture.attention import is_plain_self_attention, self_attention
 from upscale.capture.record import Example
 from upscale.errors import ExampleError
+from upscale.layers import copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def trace_symbolically(model: nn.Module, example: Example) -> Traced:
     }
     fixed = {name: value for name, value in bound.arguments.items() if name not in free}
     # A twin that shares the parameters: tracing may set attributes on what it traces.
-    twin = copy.deepcopy(model, {id(t): t for t in (*model.parameters(), *model.buffers())})
+    twin = copied(model, {id(t): t for t in (*model.parameters(), *model.buffers())})
     before = set(vars(twin)) | set(twin._buffers)
     try:
         graph = _Tracer(proxy_buffers=True).trace(twin, concrete_args=fixed or None)

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from upscale.layers import column_axis, computes_weight, layers, parameter_names, weight_names
+from upscale.layers import (
+    column_axis,
+    computes_weight,
+    copied,
+    layers,
+    parameter_names,
+    weight_names,
+)
 from upscale.planning import Plan
 from upscale.rewrite.constant import Constant
 
@@ -47,7 +54,7 @@ class Cutter:
         original = self._model.get_submodule(path)
         for tensor in [*original.parameters(), *original.buffers()]:
             self._tensor(tensor)
-        module = _copied(original, self._memo)
+        module = copied(original, self._memo)
         if constant:
             return Constant(module)
         _fit(module, groups, width)
@@ -80,25 +87,6 @@ class Cutter:
             if tensor.ndim == 4 + formats.index(fmt) and tensor.is_contiguous(memory_format=fmt):
                 smaller = smaller.contiguous(memory_format=fmt)
         return smaller
-
-
-def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """A deep copy; a quick one for the many modules that hold little but their parameters."""
-    if not type(module).__module__.startswith("torch.nn.modules") or module._modules:
-        return copy.deepcopy(module, memo)
-    twin = module.__new__(type(module))
-    twin.__dict__ = {name: _copied_part(part, memo) for name, part in module.__dict__.items()}
-    return twin
-
-
-def _copied_part(part: Any, memo: dict[int, Any]) -> Any:
-    if part is None or isinstance(part, SIMPLE):
-        return part
-    empty = isinstance(part, (dict, set)) and not part
-    return type(part)() if empty else copy.deepcopy(part, memo)
-
-
-SIMPLE = (bool, int, float, str, torch.dtype, torch.device)
 
 
 def _zero_rest(tensor: Tensor, axis: int, kept: tuple[int, ...]) -> Tensor:
