@@ -33,7 +33,7 @@ from upscale.zoo import torchvision_model
 FAMILIES = {
     "resnet": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
     "densenet": ("densenet121", "densenet169", "densenet201"),
-    "wider": ("densenet161",),
+    "densenet, wider": ("densenet161",),
 }
 AMOUNT = 0.25
 SIZE = 224
@@ -104,32 +104,29 @@ def fit(rows: list[Row]) -> list[Row]:
 
 
 def plot(rows: list[Row], exponents: list[Row], path: Path) -> bool:
-    """Draw seconds against layers; tell whether matplotlib is there to do it."""
+    """Draw seconds against layers and edges; tell whether matplotlib is there to do it."""
     try:
         figures = importlib.import_module("matplotlib.figure")
     except ImportError:
         return False
-    figure = figures.Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    powers = {row["family"]: row["exponent"] for row in exponents if row["against"] == "layers"}
-    for family in FAMILIES:
-        points = zip(*sorted(points_of(rows, family, "layers", "cpu s")), strict=True)
-        label = family
-        if family in powers:
-            label = f"{family}: layers to the power of {powers[family]:.2f}"
-        axes.plot(*points, marker="o", label=label)
-    for row in rows:
-        axes.annotate(
-            str(row["model"]),
-            (row["layers"], row["cpu s"]),
-            xytext=(4, -10),
-            textcoords="offset points",
-            fontsize=7,
-        )
-    axes.set(xlabel="convolutions and linears", ylabel="processor seconds to plan and export")
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
-    axes.legend()
+    figure = figures.Figure(figsize=(10, 4), layout="constrained")
+    powers = {
+        (row["family"], row["against"]): f", exponent {row['exponent']:.2f}"
+        for row in exponents
+        if row["time"] == "cpu s"
+    }
+    titles = {"layers": "convolutions and linears", "edges": "edges of the traced graph"}
+    for axes, (by, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
+        for family in FAMILIES:
+            points = zip(*sorted(points_of(rows, family, by, "cpu s")), strict=True)
+            axes.plot(*points, marker="o", label=family + powers.get((family, by), ""))
+        for row in rows:
+            where = (row[by], row["cpu s"])
+            axes.annotate(row["model"], where, (4, -10), textcoords="offset points", fontsize=7)
+        axes.set(xlabel=title, ylabel="processor seconds to plan and export")
+        axes.set_xlim(left=0, right=1.2 * max(float(row[by] or 0) for row in rows))
+        axes.set_ylim(bottom=0)
+        axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     return True

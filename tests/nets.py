@@ -746,3 +746,14 @@ class AsksOfAConcatenation(nn.Module):
         torch._assert(x.ndim == 4, "images come in batches")
         y = torch.cat([x, self.b(x)], 1)
         return self.c(y).to(y.dtype) * y.size(2) / y.shape[1]
+
+
+@net()
+class ShuffledByAModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = conv(3, 2), conv(2, 6), conv(6, 4)
+        self.two, self.three = nn.ChannelShuffle(2), nn.ChannelShuffle(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.three(self.b(self.two(self.a(x)))))

@@ -132,15 +132,15 @@ class Reduce:
 class Select:
     """Position i of the result is position `position[i]` of `reads[operand[i]]`.
 
-    Operand -1 is the constant `fill`. Nothing runs for a select: its readers fetch what they
-    want from where it lies.
+    Operand -1 is zero. Nothing runs for a select: its readers fetch what they want from where
+    it lies. A `joined` one writes its result anew in the unpruned model (a concatenation).
     """
 
     out: Line
     reads: tuple[Line, ...]
     operand: Positions
     position: Positions
-    fill: float = 0.0
+    joined: bool = False
 
 
 Relation = Pass | Absorb | Fold | Carry | Reduce | Select

@@ -96,7 +96,7 @@ def pad(call: Call, walk: Walk) -> None:
             (np.full(before, -1), np.arange(size), np.full(after, -1)), dtype=np.int64
         )
         operand = np.where(position < 0, -1, 0)
-        walk.selects(Line(call.outs[0], line.axis), [line], operand, position)
+        walk.selects(Line(call.outs[0], line.axis), [line], operand, position, joined=True)
     else:
         raise Declined("pads channels and space at once")
 

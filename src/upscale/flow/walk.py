@@ -139,7 +139,13 @@ class Walk:
         return f"@{max(found, key=len)}.weight" if owned and found else weight
 
     def selects(
-        self, out: Line, reads: Sequence[Line], operand: Positions, position: Positions
+        self,
+        out: Line,
+        reads: Sequence[Line],
+        operand: Positions,
+        position: Positions,
+        *,
+        joined: bool = False,
     ) -> None:
         if any(len(self.lines(line.value)) > 1 for line in reads):
             raise Declined("channels lie along more than one axis")
@@ -149,7 +155,7 @@ class Walk:
             mine = operand == index
             own[mine] = self.known[line][position[mine]]
         self._add(out, own)
-        self.relations.append(Select(out, tuple(reads), operand, position))
+        self.relations.append(Select(out, tuple(reads), operand, position, joined))
 
     def moves(self, call: Call) -> None:
         operands = tensors(call)
@@ -183,7 +189,7 @@ class Walk:
             sizes = [self.shape(value)[axis] for value in operands]
             operand = np.repeat(np.arange(len(reads)), sizes)
             position = np.concatenate([np.arange(size) for size in sizes])
-            self.selects(Line(call.outs[0], axis), reads, operand, position)
+            self.selects(Line(call.outs[0], axis), reads, operand, position, joined=True)
         elif call.op in ("select", "unbind", "index_select"):
             raise Declined(f"{call.op} picks single channels by number")
         else:
@@ -218,11 +224,13 @@ class Walk:
     def _rearranged(
         self, call: Call, line: Line, out: Line, position: Positions, size: int
     ) -> None:
+        # These count channels by groups or copies: nothing of the kind runs on fewer of them.
+        if call.op in ("repeat", "tile", "channel_shuffle", "native_channel_shuffle"):
+            joined = "shuffle" not in call.op
+            self.selects(out, [line], np.zeros_like(position), position, joined=joined)
+            return
         if np.array_equal(position, np.arange(size)):
             self.ties(out, [line])
-            return
-        if call.op in ("repeat", "tile", "channel_shuffle", "native_channel_shuffle"):
-            self.selects(out, [line], np.zeros_like(position), position)
             return
         if out.axis == 0 < line.axis:
             raise Declined("it merges channels with the batch")

@@ -75,7 +75,7 @@ def order_classes(
     given = [*_fixed(flow, wants, carried), np.empty(0, dtype=np.int64)]
     fixed = set(components.find(np.concatenate(given)).tolist())
     families: dict[int, dict[frozenset[int], float]] = defaultdict(lambda: defaultdict(float))
-    for channels, weight in _weighed(flow, wants, carried):
+    for channels, weight in _weighed(flow, live, wants, carried):
         own = components.find(channels)
         together = np.unique(own).tolist()
         share = 1.0 if len(together) == 1 else CONCATENATED
@@ -103,7 +103,7 @@ def find_components(flow: ChannelFlow, live: Liveness) -> Classes:
 
 
 def _weighed(
-    flow: ChannelFlow, wants: Sequence[Want], carried: Mapping[int, int]
+    flow: ChannelFlow, live: Liveness, wants: Sequence[Want], carried: Mapping[int, int]
 ) -> Iterator[tuple[Positions, float]]:
     """The sets that want to be contiguous, and the bytes a copy writes for each channel."""
     seen_through = Layouts(flow)
@@ -116,6 +116,10 @@ def _weighed(
             continue
         found = seen_through.find(want.line, want.positions)
         weight = flow.nbytes[want.line.value] / max(1, flow.size(want.line))
+        alive = live.lines.get(want.line)
+        whole = alive is not None and len(want.positions) == alive.sum()
+        if found.roots == (want.line,) and whole:
+            weight = 0.0  # the whole tensor is read, in whatever order it is
         for number, root in enumerate(found.roots):
             channels = _channels(flow, root, found.position[found.root == number], carried)
             if len(channels):

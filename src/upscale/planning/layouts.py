@@ -54,7 +54,7 @@ class Layouts:
         """Whether the unpruned model copies channels together to make a line."""
         while self.is_select(line):
             select = self._selects[line]
-            if joins(select):
+            if select.joined:
                 return True
             line = select.reads[0]
         return False
@@ -101,12 +101,6 @@ class Layouts:
             else:
                 key[mine] = wanted[mine]
         return wanted[np.lexsort((wanted, key, found.root))]
-
-
-def joins(relation: Select) -> bool:
-    """Whether a selection copies in the unpruned model: it concatenates, repeats or pads."""
-    repeats = len(np.unique(relation.position)) < len(relation.position)
-    return len(relation.reads) > 1 or repeats or bool((relation.operand < 0).any())
 
 
 def rooted(

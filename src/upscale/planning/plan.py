@@ -93,8 +93,8 @@ class Plan:
     `groups` the new numbers of groups, `widths` the channels left in modules that work on each
     alone, `constants` the layers that read nothing and give their
     bias, `stayed` the weights whose pruned columns cannot leave and become zeros, `unreached`
-    those no node reads, `gone` the nodes that do not run. `source` is the capture the plan was
-    made from.
+    those no node reads, `gone` the nodes that do not run. `lower_bound` is what any one order
+    per tensor leaves apart, in bytes. `source` is the capture the plan was made from.
     """
 
     order: str
@@ -120,7 +120,7 @@ class Plan:
         kinds = [edge.kind for edge in everything]
         lines = [
             f"plan: order {self.order}, {self.copies} copies, {self.copied_bytes:,} bytes copied "
-            f"(no order copies less than {self.lower_bound:,.0f})",
+            f"(bound on the order's cost: {self.lower_bound:,.0f})",
             f"edges: {kinds.count('slice')} slices, {kinds.count('runs')} by runs, "
             f"{kinds.count('gather')} gathers, {kinds.count('concat')} concatenations",
         ]
@@ -135,10 +135,15 @@ class Plan:
         lines += [f"frozen: {f.layer} ({f.operation}) {f.because} {f.source}" for f in self.frozen]
         return "\n".join(lines)
 
+    def _fetched(self) -> list[Edge]:
+        """What is fetched at run time: equal edges once."""
+        unique = {(e.value, e.axis, e.pieces): e for e in (*self.edges, *self.joins)}
+        return list(unique.values())
+
     @property
     def copies(self) -> int:
-        """How many edges gather or copy by runs."""
-        return sum(edge.copied_bytes > 0 for edge in (*self.edges, *self.joins))
+        """How many fetches gather or copy by runs."""
+        return sum(edge.copied_bytes > 0 for edge in self._fetched())
 
     @property
     def copied_bytes(self) -> int:
@@ -146,7 +151,7 @@ class Plan:
 
         Gathers, copies by runs, and what concatenations write beyond the unpruned model's.
         """
-        everything = (*self.edges, *self.joins)
+        everything = self._fetched()
         concatenated = sum(edge.concatenated_bytes for edge in everything)
         beyond = max(0, concatenated - self.unpruned_concatenated_bytes)
         return beyond + sum(edge.copied_bytes for edge in everything)

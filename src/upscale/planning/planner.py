@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -24,7 +25,7 @@ from upscale.flow.domain import (
     Step,
 )
 from upscale.planning.families import Want, order_classes, wants_of
-from upscale.planning.layouts import Layouts, joins, rooted
+from upscale.planning.layouts import Layouts, rooted
 from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
 from upscale.segments import (
     Liveness,
@@ -73,6 +74,7 @@ class _Planner:
             if isinstance(relation, Fold) and relation.nested
         }
         self._leader = {line: group[0] for group in tied_lines(flow) for line in group[1:]}
+        self._left: dict[str, float] = {}
         self._agreed: dict[Line, Positions] = {}
         self._forced: dict[Line, Positions] = {}
         self._columns: dict[str, Positions] = {}
@@ -222,7 +224,11 @@ class _Planner:
                 wanted[contracted] = np.arange(0 if step.module else 1)
             else:
                 zeros = (Piece(relation.weight, 0, 1, zeros=True),)
-                self._edges.append(Edge(step.node, contracted.value, contracted.axis, zeros, 0))
+                weight = self._flow.nbytes[relation.weight] // relation.columns
+                self._edges.append(
+                    Edge(step.node, relation.weight, relation.column_axis, zeros, weight)
+                )
+                self._left[relation.weight] = 1 / relation.columns
             if relation.groups > 1:
                 self._groups[step.node] = 1
             wanted[read] = self._witness(read)
@@ -277,13 +283,17 @@ class _Planner:
             lines = {line for line in wanted if line.value == value} | set(
                 self._flow.lines_of(value)
             )
+            left = self._left.pop(value, 1.0)
             for line in sorted(lines - {line for line in lines if value.startswith("@")}):
                 positions = wanted.get(line, np.arange(self._flow.size(line)))
                 select = self._layouts.is_select(line)
                 if select or not np.array_equal(positions, self._layouts.of(line)):
                     if line.axis == GRID and not select:
                         raise PlanError(f"{step.node} would have to rearrange a computed grid")
-                    self._edges.append(self._edge(step.node, line, positions))
+                    edge = self._edge(step.node, line, positions)
+                    weight = round(edge.channel_bytes * left)
+                    self._edges.append(replace(edge, channel_bytes=weight))
+                    left *= len(positions) / self._flow.size(line)
         for line, positions in wanted.items():
             if line.value in made and not np.array_equal(positions, self._layouts.of(line)):
                 raise PlanError(f"{step.node} would have to rearrange channels within")
@@ -354,5 +364,5 @@ def _concatenated_bytes(flow: ChannelFlow) -> int:
         for step in flow.steps
         for relation in step.relations
         if isinstance(relation, Select)
-        if joins(relation)
+        if relation.joined
     )
