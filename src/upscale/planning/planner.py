@@ -224,10 +224,8 @@ class _Planner:
                 wanted[contracted] = np.arange(0 if step.module else 1)
             else:
                 zeros = (Piece(relation.weight, 0, 1, zeros=True),)
-                weight = self._flow.nbytes[relation.weight] // relation.columns
-                self._edges.append(
-                    Edge(step.node, relation.weight, relation.column_axis, zeros, weight)
-                )
+                edge = Edge(step.node, relation.weight, relation.column_axis, zeros, 0)
+                self._edges.append(edge)
                 self._left[relation.weight] = 1 / relation.columns
             if relation.groups > 1:
                 self._groups[step.node] = 1
