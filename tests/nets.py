@@ -24,6 +24,11 @@ def net(example: Callable[[int, int], Any] = image) -> Callable[[type[nn.Module]
     return register
 
 
+@torch.fx.wrap
+def graded(x: Tensor) -> Tensor:
+    return x * torch.arange(1.0, 7.0, dtype=x.dtype, device=x.device).view(1, 6, 1, 1)
+
+
 def conv(i: int, o: int, k: int = 3, **options: Any) -> nn.Conv2d:
     return nn.Conv2d(i, o, k, padding=k // 2, **options)
 
@@ -757,3 +762,13 @@ class ShuffledByAModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.c(self.three(self.b(self.two(self.a(x)))))
+
+
+@net()
+class WrappedFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = conv(3, 6), conv(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(graded(self.a(x)))

@@ -180,6 +180,9 @@ class _Analyst:
         ]
         if len(seen) != len(set(seen)):
             raise Declined("several operations within it read the same channels")
+        made = {out for call in observed.calls for out in call.outs}
+        if any(line.value in made and line not in self._walk.known for line in seen):
+            raise Declined("it makes a tensor as wide as the channels it meets")
 
     def _resized(self, node: fx.Node, calls: tuple[Call, ...]) -> tuple[Line, ...]:
         lines = tuple(
