@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,6 +51,9 @@ MOST_PLAN_SECONDS = 60.0
 LEAST_VARIATION = 1e-2
 EMPTY_SHARE = 0.1
 CALIBRATION_IMAGES = 4
+NUDGE = 1e-15
+MOST_RESPONSE = 1e-12
+OFFSETS = (0.5, 1.0, 2.0, 4.0)
 
 Shape = tuple[int, ...]
 Result = TypeVar("Result")
@@ -192,9 +196,12 @@ class Pruned:
 
 def prune(name: str, case: Case, seed: int, example: Shape) -> Pruned:
     """Select, plan, export and mask; the model itself goes before its float64 copies come."""
-    model = make_model(name, seed)
-    selection = random_selection(model, case, seed)
-    variation = enliven(model, selection, example)
+    for offset in OFFSETS:
+        model = make_model(name, seed)
+        selection = random_selection(model, case, seed)
+        variation = enliven(model, selection, example, offset)
+        if response(model, selection, example) <= MOST_RESPONSE:
+            break
     plan, plan_seconds = timed(lambda: upscale.plan(model, torch.randn(example), selection))
     exported, export_seconds = timed(lambda: upscale.export(model, plan))
     masked = upscale.mask(model, selection)
@@ -259,20 +266,35 @@ def tell_channels_apart(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def enliven(model: nn.Module, selection: upscale.Selection, example: Shape) -> float:
+def response(model: nn.Module, selection: upscale.Selection, example: Shape) -> float:
+    """How far the masked model's output moves when its input moves by one rounding.
+
+    Rounding differs between any two ways to compute one function. Where the function itself
+    makes more of it than the tolerance, two models cannot be told apart by comparing them.
+    """
+    masked = upscale.mask(model, selection).double()
+    inputs = images((2, *example[1:])).double()
+    plain, moved = masked(inputs), masked(inputs * (1 + NUDGE))
+    return float((plain - moved).abs().max() / plain.abs().max())
+
+
+@torch.no_grad()
+def enliven(
+    model: nn.Module, selection: upscale.Selection, example: Shape, offset: float = 0.5
+) -> float:
     """Scale a model so that the masked one's output follows its input; tell how far it does.
 
     As it is, the input's share in the output would shrink with every layer, until all that two
     models are compared by is a sum of biases. Layers are scaled to outputs of variance one and
-    BatchNorm gets the statistics of what it reads, each channel's off by some of its own. What
-    the mask hides is drawn anew, far from zero.
+    BatchNorm gets the statistics of what it reads, each channel's mean off by some of its own:
+    the further, the calmer a deep network. What the mask hides is drawn anew, far from zero.
     """
     masked = upscale.mask(model, selection)
     for module in masked.modules():
         if isinstance(module, (nn.modules.conv._ConvNd, nn.Linear)):
             module.register_forward_hook(_scale_layer)
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.register_forward_pre_hook(_shift_norm)
+            module.register_forward_pre_hook(partial(_shift_norm, offset))
     outputs = masked(images((CALIBRATION_IMAGES, *example[1:])))
     model.load_state_dict(masked.state_dict())
     for name, kept in selection.kept.items():
@@ -298,13 +320,13 @@ def _scale_layer(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -
     return (output - bias) / spread + bias
 
 
-def _shift_norm(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+def _shift_norm(offset: float, norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     variance, mean = torch.var_mean(inputs[0].transpose(0, 1).flatten(1), dim=1)
     # A channel that hardly varies over these images must not blow up over others.
     variance = variance.clamp_min(variance.mean() / 10)
     assert isinstance(norm.running_mean, Tensor)
     assert isinstance(norm.running_var, Tensor)
-    norm.running_mean.copy_(mean + variance.sqrt() * torch.randn_like(mean) / 2)
+    norm.running_mean.copy_(mean + variance.sqrt() * torch.randn_like(mean) * offset)
     norm.running_var.copy_(variance * (torch.rand_like(variance) + 0.5))
 
 
