@@ -76,10 +76,10 @@ def try_one(name: str, seed: int) -> dict[str, Any]:
     variation = enliven(model, selection, example)
     plan = upscale.plan(model, torch.randn(example), selection)
     exported, masked = upscale.export(model, plan), upscale.mask(model, selection)
-    verified = compare(exported, masked, Example.of(images(compared)))
+    inputs = images(compared).double()
+    verified = compare(exported, masked, Example.of(inputs))
     nudged = masked.double()
     with torch.no_grad():
-        inputs = images(compared).double()
         plain, moved = nudged(inputs), nudged(inputs * (1 + 1e-14))
     response = float((plain - moved).abs().max() / plain.abs().max())
     left, before = (sum(p.numel() for p in m.parameters()) for m in (exported, masked))
