@@ -130,11 +130,6 @@ MISTAKES: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Any], s
         lambda model: upscale.plan(model, image(), Selection(kept={"b": [0]}, side="output")),
         "output side; only input",
     ),
-    "the output side in mask": (
-        Plain,
-        lambda model: upscale.mask(model, Selection(kept={"b": [0]}, side="output")),
-        "output side",
-    ),
     "layers that share a weight and disagree": (
         SharedWeight,
         plan_with(a=[0, 1], b=[0, 2]),

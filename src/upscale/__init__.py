@@ -2,6 +2,7 @@
 
 from upscale.api import export, mask, plan, prune, select
 from upscale.errors import (
+    AmountWarning,
     CaptureError,
     ExampleError,
     OrderingError,
@@ -11,14 +12,20 @@ from upscale.errors import (
     VerificationError,
 )
 from upscale.planning import Plan
+from upscale.selection.amounts import Amount, Macs, Parameters
+from upscale.selection.batches import recalibrate
 from upscale.selection.masks import Selection
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Amount",
+    "AmountWarning",
     "CaptureError",
     "ExampleError",
+    "Macs",
     "OrderingError",
+    "Parameters",
     "Plan",
     "PlanError",
     "Selection",
@@ -30,5 +37,6 @@ __all__ = [
     "mask",
     "plan",
     "prune",
+    "recalibrate",
     "select",
 ]

@@ -2,67 +2,143 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import fx, nn
+from typing_extensions import Unpack
 
 from upscale import reference
-from upscale.capture import Captured, Example, capture
-from upscale.channels import Positions, positions
+from upscale.capture import Captured, Example, capture, find_norms
 from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
-from upscale.flow.domain import ChannelFlow, Reduce
-from upscale.layers import column_axis, computes_weight, layers, weight_names, weight_of
+from upscale.flow.domain import ChannelFlow
+from upscale.layers import computes_weight, layers, settled, weight_names
 from upscale.planning import Plan, make_plan
 from upscale.rewrite.graph import rewrite
-from upscale.selection.importance import importance_named
-from upscale.selection.masks import Selection, keep_highest
+from upscale.selecting import Loss, Request, kept_columns, select_channels
+from upscale.selection.amounts import Amount
+from upscale.selection.importance import Importance, Scorer
+from upscale.selection.masks import Selection
 from upscale.verify import verify as verify_exported
+
+
+class Options(TypedDict, total=False):
+    """What `select` takes beside the amount."""
+
+    importance: str | Importance | Scorer
+    scope: str
+    side: str
+    constraint: str
+    segments: str
+    after: str
+    data: Iterable[Any] | None
+    loss: Loss | None
+    overrides: Mapping[str, float] | None
+    ignore: Iterable[str]
+    floor: int
+    round_to: int
+    slack: float
+    within: Selection | None
 
 
 def select(
     model: nn.Module,
     example: Any,
     *,
-    amount: float,
-    importance: str = "l2",
+    amount: float | Amount,
+    importance: str | Importance | Scorer = "l2",
     scope: str = "local",
     side: str = "input",
     constraint: str = "none",
+    segments: str = "all",
+    after: str = "norm",
+    data: Iterable[Any] | None = None,
+    loss: Loss | None = None,
+    overrides: Mapping[str, float] | None = None,
+    ignore: Iterable[str] = (),
+    floor: int = 1,
+    round_to: int = 1,
+    slack: float = 0.1,
+    within: Selection | None = None,
 ) -> Selection:
-    """Choose the input channels each layer keeps: the given share of the least important goes.
+    """Choose the channels each layer keeps: the least important go until the amount is met.
 
-    Layers that read the model's input directly keep all of it.
+    Parameters
+    ----------
+    amount
+        A share of channels, or `Parameters(share)`, or `Macs(share)`.
+    importance
+        `"l1"`, `"l2"`, `"lamp"`, `"fpgm"`, `"bn"`, `"random"`; with `data`, `"hrank"` and
+        `"activation"`; with `data` and `loss`, `"taylor"`; or a function `(weight, context)`
+        that returns a score for each channel.
+    scope
+        `"local"`: every layer loses the same share. `"global"`: layers compete.
+    side
+        `"input"`: layers drop channels they read. `"output"`: channels they make; `after` says
+        where those become zero, after the layer's BatchNorm (`"norm"`) or before (`"layer"`).
+    constraint
+        `"none"`: each layer drops what it likes. `"segment"`: all readers of a tensor, or all
+        layers summed into it, drop the same. `"contiguous"`: each reader keeps its best within
+        a window of one common order, `slack` wider than what it keeps, so that nothing is copied.
+    segments
+        `"all"`, or `"single-branch"`: only where one layer feeds one other.
+    overrides, ignore
+        Shares of their own for layers whose names match patterns, and layers that keep all.
+    floor, round_to
+        Every layer keeps so many channels at least, and a multiple of so many where it can.
+    within
+        A selection to go on from: what it prunes stays pruned.
+
+    Returns
+    -------
+    Selection
+        With `selection.reached`: the shares of channels, parameters and macs it comes to.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     >>> len(select(net, torch.zeros(1, 4), amount=0.25).kept["1"])
     6
     """
-    for name, value, known in (
-        ("scope", scope, "local"),
-        ("side", side, "input"),
-        ("constraint", constraint, "none"),
-    ):
-        if value != known:
-            raise SelectionError(f"{name} is {value!r}; only {known!r} can be selected so far")
-    _check_model(model)
-    flow = analyse(capture(model, Example.of(example)))
-    return _select(model, flow, amount, importance)
+    request = Request(
+        amount=Amount.of(amount),
+        importance=importance,
+        scope=scope,
+        side=side,
+        constraint=constraint,
+        segments=segments,
+        after=after,
+        data=data,
+        loss=loss,
+        overrides=overrides,
+        ignore=ignore,
+        floor=floor,
+        round_to=round_to,
+        slack=slack,
+        within=within,
+    )
+    model = settled(_checked(model))
+    given = Example.of(example)
+    return select_channels(model, analyse(capture(model, given)), len(given.args) or 1, request)
 
 
-def mask(model: nn.Module, selection: Selection) -> nn.Module:
-    """A copy of a model in which every weight that the selection prunes is zero, and stays so.
+def mask(model: nn.Module, selection: Selection, *, example: Any = None) -> nn.Module:
+    """A copy of a model in which everything that the selection prunes is zero, and stays so.
 
-    It is what an export must equal. Train it, save it, load it: the masks hold.
+    It is what an export must equal. Train it, save it, load it: the masks hold. On the output
+    side a layer's BatchNorm is looked for; a model that `torch.fx` cannot trace needs an
+    example for that.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> mask(net, Selection(kept={"1": [0]})).get_submodule("1").weight[0, 1].item()
     0.0
     """
-    _check_model(model)
-    return reference.mask(model, selection)
+    model = settled(_checked(model))
+    reference.check(model, selection)
+    if selection.side == "input" or selection.after == "layer":
+        return reference.mask(model, selection)
+    return reference.mask(model, selection, find_norms(model, example))
 
 
 def plan(
@@ -77,7 +153,7 @@ def plan(
     >>> plan(net, torch.zeros(1, 4), Selection(kept={"1": [0, 5]})).copies
     0
     """
-    _check_model(model)
+    model = settled(_checked(model))
     captured = capture(model, Example.of(example))
     selection = reference.zeroed(model) if selection is None else selection
     reference.check(model, selection)
@@ -96,6 +172,7 @@ def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
     captured = plan.source if isinstance(plan, Plan) else None
     if not isinstance(captured, Captured):
         raise PlanError("export takes a plan that upscale.plan has just made; make it again")
+    model = settled(_checked(model))
     _check_same_model(model, captured)
     return rewrite(model, captured, plan)
 
@@ -104,51 +181,51 @@ def prune(
     model: nn.Module,
     example: Any,
     *,
-    amount: float,
-    importance: str = "l2",
+    amount: float | Amount,
     order: str = "optimal",
     verify: bool = True,
+    steps: int = 1,
+    tune: Callable[[nn.Module, int], object] | None = None,
+    **options: Unpack[Options],
 ) -> fx.GraphModule:
     """Select, plan, export and verify in one call; the model itself is not changed.
+
+    `options` are those of `select`. With several `steps` the amount grows evenly; after each,
+    `tune(masked, step)` may train the masked model as it likes before the next is taken.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> prune(net, torch.randn(1, 4), amount=0.5).get_submodule("0").out_features
     4
     """
-    _check_model(model)
-    given = Example.of(example)
-    captured = capture(model, given)
-    flow = analyse(captured)
-    selection = _select(model, flow, amount, importance)
-    pruned = rewrite(model, captured, _plan(model, captured, flow, selection, order))
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise SelectionError(f"steps is {steps!r}; it must be a whole number >= 1")
+    asked, given = Amount.of(amount), Example.of(example)
+    request = Request(amount=asked, **options)
+    if request.side != "input":
+        raise SelectionError(
+            "this selection is of the output side; only input selections can be exported so far"
+        )
+    masked = settled(_checked(model))
+    for step in range(1, steps + 1):
+        captured = capture(masked, given)
+        flow = analyse(captured)
+        now = replace(request, amount=replace(asked, share=asked.share * step / steps))
+        selection = select_channels(masked, flow, len(given.args) or 1, now)
+        if tune is not None:
+            masked = reference.mask(masked, selection)
+            tune(masked, step)
+        request = replace(request, within=selection)
+    pruned = rewrite(masked, captured, _plan(masked, captured, flow, selection, order))
     if verify:
-        verify_exported(pruned, mask(model, selection), given)
+        verify_exported(pruned, reference.mask(masked, selection), given)
     return pruned
-
-
-def _select(model: nn.Module, flow: ChannelFlow, amount: float, importance: str) -> Selection:
-    criterion = importance_named(importance)
-    names = weight_names(model)
-    prunable = {
-        relation.layer[1:]
-        for step in flow.steps
-        for relation in step.relations
-        if isinstance(relation, Reduce)
-        if relation.read in flow.classes and not relation.channelwise
-    }
-    scores = {
-        name: criterion(weight_of(layer).detach().movedim(column_axis(layer), 1)).tolist()
-        for name, layer in layers(model).items()
-        if names[name] in prunable
-    }
-    return Selection(kept=keep_highest(scores, amount), side="input")
 
 
 def _plan(
     model: nn.Module, captured: Captured, flow: ChannelFlow, selection: Selection, order: str
 ) -> Plan:
-    made = make_plan(flow, _kept_columns(model, selection), order)
+    made = make_plan(flow, kept_columns(model, selection.kept), order)
     names = weight_names(model)
     for layer, module in layers(model).items():
         if (
@@ -161,12 +238,6 @@ def _plan(
                 "with it; make its weight permanent first, or leave it out of the selection"
             )
     return replace(made, source=captured)
-
-
-def _kept_columns(model: nn.Module, selection: Selection) -> dict[str, Positions]:
-    """The columns each weight keeps, by the name of its value."""
-    names = weight_names(model)
-    return {f"@{names[layer]}": positions(tuple(kept)) for layer, kept in selection.kept.items()}
 
 
 def _check_same_model(model: nn.Module, captured: Captured) -> None:
@@ -195,9 +266,11 @@ def _check_same_model(model: nn.Module, captured: Captured) -> None:
             )
 
 
-def _check_model(model: object) -> None:
+def _checked(model: nn.Module) -> nn.Module:
+    """The model given; raises if it is none."""
     if not isinstance(model, nn.Module):
         raise CaptureError(f"expected a torch.nn.Module, not {type(model).__name__}")
+    return model
 
 
 __all__ = ["Selection", "export", "mask", "plan", "prune", "select"]

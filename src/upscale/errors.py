@@ -27,3 +27,7 @@ class PlanError(UpscaleError, ValueError):
 
 class VerificationError(UpscaleError):
     """The exported model does not compute what the masked model computes."""
+
+
+class AmountWarning(UserWarning):
+    """A selection prunes less than was asked for; it says how much, and what stopped it."""

@@ -33,32 +33,52 @@ def check(model: nn.Module, selection: Selection) -> None:
     check_selection(selection, sizes, weight_names(model))
 
 
-def mask(model: nn.Module, selection: Selection) -> nn.Module:
-    """A copy of a model in which every weight that the selection prunes is zero, and stays so.
+def mask(
+    model: nn.Module, selection: Selection, norms: Mapping[str, tuple[str, ...]] | None = None
+) -> nn.Module:
+    """A copy of a model in which everything that the selection prunes is zero, and stays so.
 
     The masks are applied again before every call, so the copy can be trained, saved and
     loaded like any model. A layer that computes its weight anew in every call has the computed
-    weight masked.
+    weight masked. On the output side, `norms` names the modules after which a layer's channels
+    are zero, where that is not the layer itself.
     """
     check(model, selection)
-    if selection.side != "input":
-        raise SelectionError(
-            "this selection is of the output side; only input selections can be masked so far"
-        )
     masked = copy.deepcopy(model)
+    if selection.side == "output":
+        for name, kept in selection.kept.items():
+            hold = _HoldOutput(_gone_outputs(masked.get_submodule(name), tuple(kept)))
+            for where in (norms or {}).get(name, (name,)):
+                masked.get_submodule(where).register_forward_hook(hold)
+        return masked
     stored = {}
     for name, kept in selection.kept.items():
         layer = masked.get_submodule(name)
         if computes_weight(layer):
-            hold = _HoldComputed(tuple(kept), tuple(weight_of(layer).shape), column_axis(layer))
-            layer.register_forward_pre_hook(hold.enter)
-            layer.register_forward_hook(hold.leave, always_call=True)
+            held = _HoldComputed(tuple(kept), tuple(weight_of(layer).shape), column_axis(layer))
+            layer.register_forward_pre_hook(held.enter)
+            layer.register_forward_hook(held.leave, always_call=True)
         else:
             stored[name] = tuple(kept)
     hold_stored = _HoldStored(stored)
     hold_stored(masked, ())
     masked.register_forward_pre_hook(hold_stored)
     return masked
+
+
+class _HoldOutput:
+    """A hook that zeroes pruned channels of what a layer, or its normalisation, makes."""
+
+    only_masks = True
+
+    def __init__(self, gone: Tensor) -> None:
+        self.gone = gone
+
+    def __call__(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        axis = -1 if isinstance(module, nn.Linear) else 1
+        if isinstance(module, nn.modules.conv._ConvNd):
+            axis = output.ndim - (weight_of(module).ndim - 1)
+        return output.index_fill(axis, self.gone.to(output.device), 0.0)
 
 
 class _HoldStored:
@@ -118,6 +138,14 @@ APPLYING = {
 
 def _gone(size: int, kept: tuple[int, ...]) -> Tensor:
     return torch.tensor(sorted(set(range(size)).difference(kept)), dtype=torch.long)
+
+
+def _gone_outputs(layer: nn.Module, kept: tuple[int, ...]) -> Tensor:
+    """The output channels of a layer that go with rows of its weight; groups may share rows."""
+    rows = int(weight_of(layer).shape[1 - column_axis(layer)])
+    groups = int(getattr(layer, "groups", 1)) if column_axis(layer) == 0 else 1
+    gone = _gone(rows, kept)
+    return (torch.arange(groups)[:, None] * rows + gone).flatten()
 
 
 def zeroed(model: nn.Module) -> Selection:

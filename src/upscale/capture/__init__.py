@@ -1,6 +1,7 @@
 """Capture: from a model and an example to a graph and the record of one run of it."""
 
 from upscale.capture.capturing import capture
+from upscale.capture.norms import find_norms
 from upscale.capture.record import Call, Captured, Example, Observed, Ref, TensorInfo
 
-__all__ = ["Call", "Captured", "Example", "Observed", "Ref", "TensorInfo", "capture"]
+__all__ = ["Call", "Captured", "Example", "Observed", "Ref", "TensorInfo", "capture", "find_norms"]

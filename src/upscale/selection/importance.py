@@ -1,42 +1,273 @@
-"""Importance: how much each input channel of a layer matters, from its weight."""
+"""Importance: how much each channel of a layer matters, from its weight or from data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from upscale.errors import SelectionError
+from upscale.layers import column_axis, layers, weight_of
+from upscale.selection.batches import Batch, batches_of, evaluating, read_maps
 
-Importance = Callable[[Tensor], Tensor]
 
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a criterion may know of the layer it scores.
 
-def l1(weight: Tensor) -> Tensor:
-    """The sum of absolute weights of each column.
-
-    >>> import torch
-    >>> l1(torch.tensor([[1.0, -2.0], [3.0, 0.0]])).tolist()
-    [4.0, 2.0]
+    The layer's weight comes with its rows along axis 0 and its columns along axis 1, whatever
+    the layer; on the input side a score is due for each column, on the output side for each row.
     """
-    return weight.transpose(0, 1).flatten(1).abs().sum(dim=1)
+
+    layer: str
+    module: nn.Module
+    side: str
+
+    def by_channel(self, weight: Tensor) -> Tensor:
+        """A weight, a flat row for each channel to be scored."""
+        return (weight.transpose(0, 1) if self.side == "input" else weight).flatten(1)
 
 
-def l2(weight: Tensor) -> Tensor:
-    """The Euclidean norm of each column.
+Scorer = Callable[[Tensor, Context], Tensor]
 
-    >>> import torch
-    >>> l2(torch.tensor([[3.0, 0.0], [4.0, 1.0]])).tolist()
-    [5.0, 1.0]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Study:
+    """A model whose layers are to be scored, and what there is to score them by.
+
+    `norms` gives for a layer the scale that BatchNorms give each of its channels.
     """
-    return weight.transpose(0, 1).flatten(1).square().sum(dim=1).sqrt()
+
+    model: nn.Module
+    names: tuple[str, ...]
+    side: str
+    data: Iterable[Any] | None
+    loss: Callable[[Any, Any], Tensor] | None
+    inputs: int
+    norms: Mapping[str, Tensor]
+
+    def score_weights(self, scorer: Scorer) -> dict[str, Tensor]:
+        """Score every layer by its weight."""
+        found = layers(self.model)
+        return {
+            name: scorer(_rows_first(found[name]), Context(name, found[name], self.side))
+            for name in self.names
+        }
+
+    def batches(self, who: str) -> list[Batch]:
+        """The caller's batches, each with its target if it has one."""
+        if self.data is None:
+            raise SelectionError(f"importance {who!r} needs data; pass data=, batches of inputs")
+        found = list(batches_of(self.data, self.inputs))
+        if not found:
+            raise SelectionError(f"importance {who!r} needs data, and data holds no batch")
+        return found
 
 
-IMPORTANCES: dict[str, Importance] = {"l1": l1, "l2": l2}
+class Importance(Protocol):
+    """A criterion: a score for each channel of each layer; the lowest go first.
+
+    `comparable` says whether scores of different layers can be held against each other as they
+    are. Where they cannot, a global selection divides them by their mean.
+    """
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a score means the same in every layer."""
+
+    def score(self, study: Study) -> dict[str, Tensor]:
+        """The scores of every layer of a study, by name."""
 
 
-def importance_named(name: str) -> Importance:
-    """The criterion of a name."""
-    if not isinstance(name, str) or name not in IMPORTANCES:
-        known = ", ".join(repr(known) for known in sorted(IMPORTANCES))
-        raise SelectionError(f"importance is {name!r}; it must be one of {known}")
-    return IMPORTANCES[name]
+@dataclass(frozen=True, slots=True)
+class ByWeight:
+    """A criterion that looks at one weight at a time: any `(weight, context) -> scores`."""
+
+    scorer: Scorer
+    comparable: bool = False
+
+    def score(self, study: Study) -> dict[str, Tensor]:
+        return study.score_weights(self.scorer)
+
+
+def l1(weight: Tensor, context: Context) -> Tensor:
+    """The sum of absolute weights of each channel."""
+    return context.by_channel(weight).abs().sum(dim=1)
+
+
+def l2(weight: Tensor, context: Context) -> Tensor:
+    """The Euclidean norm of each channel."""
+    return context.by_channel(weight).square().sum(dim=1).sqrt()
+
+
+def lamp(weight: Tensor, context: Context) -> Tensor:
+    """Each channel's squared norm as a share of those no smaller (LAMP, Lee et al. 2021)."""
+    squares = context.by_channel(weight).square().sum(dim=1)
+    ascending, order = torch.sort(squares, stable=True)
+    no_smaller = ascending.flip(0).cumsum(0).flip(0)
+    shares = ascending / no_smaller.clamp_min(torch.finfo(squares.dtype).tiny)
+    return torch.empty_like(shares).index_copy_(0, order, shares)
+
+
+def fpgm(weight: Tensor, context: Context) -> Tensor:
+    """The sum of each channel's distances to all others (FPGM, He et al. 2019)."""
+    flat = context.by_channel(weight)
+    exact = "donot_use_mm_for_euclid_dist" if flat.shape[0] <= 64 else None
+    return torch.cdist(flat, flat, compute_mode=exact or "use_mm_for_euclid_dist").sum(dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """Scores drawn from a generator; from torch's own if none is given."""
+
+    generator: torch.Generator | None = None
+    comparable: bool = True
+
+    def score(self, study: Study) -> dict[str, Tensor]:
+        return study.score_weights(self._draw)
+
+    def _draw(self, weight: Tensor, context: Context) -> Tensor:
+        count = weight.shape[1 if context.side == "input" else 0]
+        return torch.rand(count, generator=self.generator)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """The scale that BatchNorm gives a channel: after the layer, or before it is read.
+
+    Where several BatchNorms are summed into a channel, their scales are. Layers without one
+    keep everything.
+    """
+
+    comparable: bool = True
+
+    def score(self, study: Study) -> dict[str, Tensor]:
+        found = {name: study.norms[name] for name in study.names if name in study.norms}
+        if not found:
+            raise SelectionError(
+                "importance 'bn' needs layers next to a BatchNorm with a scale; none is"
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """The mean absolute value of each channel over the caller's batches."""
+
+    comparable: bool = False
+
+    def score(self, study: Study) -> dict[str, Tensor]:
+        def magnitude(maps: Tensor) -> Tensor:
+            return maps.abs().flatten(2).mean(dim=2).sum(dim=0)
+
+        return read_maps(
+            study.model, study.names, study.side, study.batches("activation"), magnitude
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HRank:
+    """The mean rank of each channel's feature maps over the caller's batches (Lin et al. 2020)."""
+
+    comparable: bool = False
+
+    def score(self, study: Study) -> dict[str, Tensor]:
+        def rank(maps: Tensor) -> Tensor:
+            shaped = maps.flatten(2, -2) if maps.ndim > 3 else maps.reshape(*maps.shape[:2], 1, -1)
+            ranks: Tensor = torch.linalg.matrix_rank(shaped.float())
+            return ranks.double().sum(dim=0)
+
+        return read_maps(study.model, study.names, study.side, study.batches("hrank"), rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Taylor:
+    """The squared change of the loss, to first order, if a channel's weights became zero.
+
+    Averaged over the caller's batches (Molchanov et al. 2019).
+    """
+
+    comparable: bool = True
+
+    def score(self, study: Study) -> dict[str, Tensor]:
+        found = study.batches("taylor")
+        if study.loss is None or any(batch.target is None for batch in found):
+            raise SelectionError(
+                "importance 'taylor' needs gradients; pass loss=, a function of the model's "
+                "output and a target, and data=, pairs of inputs and target"
+            )
+        own = layers(study.model)
+        weights = [weight_of(own[name]) for name in study.names]
+        wants = [weight.requires_grad for weight in weights]
+        totals: dict[str, Tensor] = {}
+        with evaluating(study.model), torch.enable_grad():
+            for weight in weights:
+                weight.requires_grad_(True)
+            try:
+                for batch in found:
+                    loss = study.loss(batch.run(study.model), batch.target)
+                    slopes = torch.autograd.grad(loss, weights, allow_unused=True)
+                    for name, weight, slope in zip(study.names, weights, slopes, strict=True):
+                        change = torch.zeros_like(weight) if slope is None else weight * slope
+                        context = Context(name, own[name], study.side)
+                        rows_first = change.detach().movedim(column_axis(own[name]), 1)
+                        score = context.by_channel(rows_first).sum(dim=1).square() / len(found)
+                        totals[name] = totals.get(name, torch.zeros_like(score)) + score
+            finally:
+                for weight, wanted in zip(weights, wants, strict=True):
+                    weight.requires_grad_(wanted)
+        return totals
+
+
+CRITERIA: dict[str, Importance] = {
+    "l1": ByWeight(l1),
+    "l2": ByWeight(l2),
+    "lamp": ByWeight(lamp, comparable=True),
+    "fpgm": ByWeight(fpgm),
+    "hrank": HRank(),
+    "taylor": Taylor(),
+    "bn": Norm(),
+    "activation": Activation(),
+    "random": Random(),
+}
+
+
+def importance_of(given: str | Importance | Scorer) -> Importance:
+    """The criterion of a name, the criterion given, or one made of a plain function."""
+    if isinstance(given, str) and given in CRITERIA:
+        return CRITERIA[given]
+    if hasattr(given, "score"):
+        return given  # type: ignore[return-value]  # a criterion by its looks
+    if callable(given):
+        return ByWeight(given, comparable=True)
+    known = ", ".join(repr(known) for known in CRITERIA)
+    raise SelectionError(
+        f"importance is {given!r}; it must be one of {known}, or a function of a weight and "
+        "its context that returns a score for each channel"
+    )
+
+
+def score(importance: str | Importance | Scorer, study: Study) -> dict[str, Tensor]:
+    """The scores of every layer, checked: one number for each channel."""
+    found = importance_of(importance).score(study)
+    own = layers(study.model)
+    who = importance if isinstance(importance, str) else type(importance).__name__
+    for name, scores in found.items():
+        rows, columns = _rows_first(own[name]).shape[:2]
+        width = columns if study.side == "input" else rows
+        if not isinstance(scores, Tensor) or tuple(scores.shape) != (width,):
+            shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise SelectionError(
+                f"importance {who!r} gave {shape} for {name}; it must be a tensor of {width} "
+                f"scores, one for each {study.side} channel"
+            )
+        if not torch.isfinite(scores).all():
+            raise SelectionError(f"importance {who!r} gave scores for {name} that are no numbers")
+    return {name: scores.detach().double().cpu() for name, scores in found.items()}
+
+
+def _rows_first(layer: nn.Module) -> Tensor:
+    return weight_of(layer).detach().movedim(column_axis(layer), 1)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 from upscale.errors import SelectionError
+from upscale.selection.amounts import Reached
 
 SIDES = ("input", "output")
+AFTER = ("norm", "layer")
+
+Kept = Mapping[str, Iterable[int]]
 
 
 @dataclass(frozen=True)
@@ -18,29 +24,160 @@ class Selection:
     """The channels each named layer keeps; layers it does not name keep everything.
 
     Indices are columns of the layer's own weight on the input side, and rows on the output
-    side.
+    side. There `after` says where a pruned channel becomes zero: after the layer and its
+    normalisation, or directly after the layer. `windows` are channels that layers shall read
+    along with those they keep, at weight zero, so that what they read lies side by side.
+    `reached` tells what a selection that `select` made amounts to.
 
     >>> Selection(kept={"conv1": [2, 0]}).kept["conv1"]
     (0, 2)
     """
 
-    kept: Mapping[str, Iterable[int]]
+    kept: Kept
     side: str = "input"
+    after: str = "norm"
+    windows: Kept = field(default_factory=dict)
+    reached: Reached | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.side not in SIDES:
             raise SelectionError(f"side is {self.side!r}; it must be 'input' or 'output'")
-        if not isinstance(self.kept, Mapping):
-            raise SelectionError("kept maps layer names to the channel indices they keep")
-        frozen = {str(layer): _indices(layer, kept) for layer, kept in self.kept.items()}
-        object.__setattr__(self, "kept", MappingProxyType(frozen))
+        if self.after not in AFTER:
+            raise SelectionError(f"after is {self.after!r}; it must be 'norm' or 'layer'")
+        object.__setattr__(self, "kept", _frozen(self.kept, "kept"))
+        object.__setattr__(self, "windows", _frozen(self.windows, "windows"))
+        for layer, window in self.windows.items():
+            if not set(self.kept.get(layer, window)) <= set(window):
+                raise SelectionError(f"{layer}: the window must hold every channel kept")
 
     def kept_by(self, layer: str) -> tuple[int, ...] | None:
         """The channels a layer keeps, or `None` if the selection does not name it."""
         return self.kept.get(layer)  # type: ignore[return-value]  # frozen to tuples above
 
-    def __reduce__(self) -> tuple[type, tuple[dict[str, Iterable[int]], str]]:
-        return (Selection, (dict(self.kept), self.side))
+    def read_by(self, layer: str) -> tuple[int, ...] | None:
+        """The channels a layer reads: those it keeps, and the rest of its window."""
+        return self.windows.get(layer, self.kept.get(layer))  # type: ignore[return-value]
+
+    def with_kept(self, kept: Kept) -> Selection:
+        """This selection with other lists for the layers given; their windows go.
+
+        >>> Selection(kept={"a": [0], "b": [1]}).with_kept({"b": [0, 1]}).kept["b"]
+        (0, 1)
+        """
+        windows = {name: window for name, window in self.windows.items() if name not in kept}
+        return replace(self, kept={**self.kept, **kept}, windows=windows, reached=None)
+
+    def without(self, *layers: str) -> Selection:
+        """This selection without the layers given: they keep everything.
+
+        >>> dict(Selection(kept={"a": [0], "b": [1]}).without("b").kept)
+        {'a': (0,)}
+        """
+        if missing := sorted(set(layers) - self.kept.keys()):
+            raise SelectionError(f"the selection does not name {missing[0]!r}")
+        kept = {name: indices for name, indices in self.kept.items() if name not in layers}
+        windows = {name: window for name, window in self.windows.items() if name not in layers}
+        return replace(self, kept=kept, windows=windows, reached=None)
+
+    def __and__(self, other: Selection) -> Selection:
+        """What both keep: every channel that either prunes is pruned.
+
+        >>> a, b = Selection(kept={"a": [0, 1]}), Selection(kept={"a": [1, 2], "b": [0]})
+        >>> dict((a & b).kept)
+        {'a': (1,), 'b': (0,)}
+        """
+        self._check_like(other)
+        kept: dict[str, Iterable[int]] = {**self.kept, **other.kept}
+        for name in self.kept.keys() & other.kept.keys():
+            kept[name] = set(self.kept[name]) & set(other.kept[name])
+        return Selection(kept=kept, side=self.side, after=self.after)
+
+    def __or__(self, other: Selection) -> Selection:
+        """What either keeps: only channels that both prune are pruned.
+
+        >>> a, b = Selection(kept={"a": [0, 1]}), Selection(kept={"a": [1, 2], "b": [0]})
+        >>> dict((a | b).kept)
+        {'a': (0, 1, 2)}
+        """
+        self._check_like(other)
+        kept = {
+            name: set(self.kept[name]) | set(other.kept[name])
+            for name in self.kept
+            if name in other.kept
+        }
+        return Selection(kept=kept, side=self.side, after=self.after)
+
+    def differences(self, other: Selection) -> dict[str, tuple[int, ...]]:
+        """For each layer that both name, the channels that only one of them keeps.
+
+        >>> a, b = Selection(kept={"a": [0, 1]}), Selection(kept={"a": [1, 2]})
+        >>> a.differences(b)
+        {'a': (0, 2)}
+        """
+        self._check_like(other)
+        both = {
+            name: tuple(sorted(set(self.kept[name]) ^ set(other.kept[name])))
+            for name in self.kept
+            if name in other.kept
+        }
+        return {name: apart for name, apart in both.items() if apart}
+
+    def to_json(self) -> str:
+        """This selection as JSON text, which `from_json` reads.
+
+        >>> Selection(kept={"a": [0, 2]}).to_json()
+        '{"side": "input", "after": "norm", "kept": {"a": [0, 2]}, "windows": {}}'
+        """
+        return json.dumps(
+            {
+                "side": self.side,
+                "after": self.after,
+                "kept": {name: list(kept) for name, kept in self.kept.items()},
+                "windows": {name: list(window) for name, window in self.windows.items()},
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Selection:
+        """The selection that `to_json` wrote.
+
+        >>> Selection.from_json('{"kept": {"a": [0, 2]}}').kept["a"]
+        (0, 2)
+        """
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise SelectionError(f"this is no JSON: {error}") from error
+        known = {"side", "after", "kept", "windows"}
+        if not isinstance(found, dict) or "kept" not in found or found.keys() - known:
+            raise SelectionError(
+                "a selection in JSON is an object of kept and, if need be, side, after, windows"
+            )
+        return cls(**found)
+
+    def __str__(self) -> str:
+        width = max((len(name) for name in self.kept), default=0)
+        where = f", zero after the {self.after}" if self.side == "output" else ""
+        lines = [f"selection: {self.side} channels of {len(self.kept)} layers{where}"]
+        if self.reached:
+            lines += str(self.reached).splitlines()
+        for name in self.kept:
+            kept = tuple(self.kept[name])
+            of = f" of {self.reached.widths[name]}" if self.reached else ""
+            window = f", reads {len(tuple(self.windows[name]))}" if name in self.windows else ""
+            lines.append(f"{name:{width}}  keeps {len(kept)}{of}{window}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            Selection,
+            (dict(self.kept), self.side, self.after, dict(self.windows), self.reached),
+        )
+
+    def _check_like(self, other: Selection) -> None:
+        check_kind(other)
+        if (self.side, self.after) != (other.side, other.after):
+            raise SelectionError("selections of different sides cannot be put together")
 
 
 def check_kind(selection: object) -> None:
@@ -60,7 +197,7 @@ def check_selection(
     `shared` gives every layer the name of its weight: layers that share one must agree.
     """
     owners: dict[str, str] = {}
-    for layer, kept in selection.kept.items():
+    for layer, kept in [*selection.kept.items(), *selection.windows.items()]:
         indices = tuple(kept)
         if layer not in sizes:
             raise SelectionError(
@@ -72,11 +209,18 @@ def check_selection(
                 f"{indices[-1]} is out of range 0..{sizes[layer] - 1}"
             )
         owner = owners.setdefault(shared[layer], layer)
-        if tuple(selection.kept[owner]) != indices:
-            raise SelectionError(
-                f"{owner} and {layer} share one weight but keep different channels; "
-                "give both the same list"
-            )
+        for lists in (selection.kept, selection.windows):
+            if lists.get(owner) != lists.get(layer):
+                raise SelectionError(
+                    f"{owner} and {layer} share one weight but keep different channels; "
+                    "give both the same list"
+                )
+
+
+def _frozen(lists: Kept, what: str) -> Kept:
+    if not isinstance(lists, Mapping):
+        raise SelectionError(f"{what} maps layer names to channel indices")
+    return MappingProxyType({str(name): _indices(name, kept) for name, kept in lists.items()})
 
 
 def _indices(layer: object, kept: Iterable[int]) -> tuple[int, ...]:
@@ -95,25 +239,7 @@ def _indices(layer: object, kept: Iterable[int]) -> tuple[int, ...]:
     return tuple(indices)
 
 
-def _hint(layer: str, sizes: Mapping[str, int]) -> str:
+def _hint(layer: str, sizes: Mapping[str, int] | Sequence[str]) -> str:
     tail = layer.rsplit(".", 1)[-1]
     near = [name for name in sizes if name.endswith(tail) or layer in name][:3]
     return f"; did you mean {', '.join(near)}?" if near else ""
-
-
-def keep_highest(scores: Mapping[str, Sequence[float]], amount: float) -> dict[str, list[int]]:
-    """For each layer the channels left when the given share with the lowest scores goes.
-
-    At least one channel stays.
-
-    >>> keep_highest({"conv": [3.0, 1.0, 2.0, 5.0]}, amount=0.5)
-    {'conv': [0, 3]}
-    """
-    if not isinstance(amount, (int, float)) or not 0 <= amount < 1:
-        raise SelectionError(f"amount is {amount!r}; it must be a share from 0 up to, not with, 1")
-    kept = {}
-    for layer, values in scores.items():
-        count = max(1, len(values) - round(amount * len(values)))
-        best = sorted(range(len(values)), key=lambda index: (-values[index], index))
-        kept[layer] = sorted(best[:count])
-    return kept
