@@ -208,8 +208,8 @@ def listening() -> Iterator[list[Ordering]]:
     """The solver's answers, as plans made meanwhile get them."""
     answers: list[Ordering] = []
 
-    def listen(sets: Sets, weights: Weights, *, method: str) -> Ordering:
-        answers.append(solve(sets, weights, method=method))
+    def listen(sets: Sets, weights: Weights, *, method: str, time_limit: float) -> Ordering:
+        answers.append(solve(sets, weights, method=method, time_limit=time_limit))
         return answers[-1]
 
     with mock.patch.object(families, "solve", listen):

@@ -223,8 +223,8 @@ def listen(monkeypatch: pytest.MonkeyPatch) -> list[Ordering]:
     """The solver's answers to the plans made from now on, each of them checked."""
     answers: list[Ordering] = []
 
-    def checked(sets: Any, weights: Any, *, method: str) -> Ordering:
-        answers.append(solve(sets, weights, method=method))
+    def checked(sets: Any, weights: Any, *, method: str, time_limit: float) -> Ordering:
+        answers.append(solve(sets, weights, method=method, time_limit=time_limit))
         check(sets, weights, answers[-1])
         return answers[-1]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
+from functools import cache
 from pathlib import PurePath
+from types import CodeType, FrameType
 
 import torch
 from torch import fx
@@ -55,12 +58,26 @@ def axis_asked(node: fx.Node) -> int | None:
 def source_line(node: fx.Node) -> str:
     """`file.py:12` of the model code behind a node, or nothing."""
     found = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
-    frames = [
-        (PurePath(path), line)
-        for path, line in found
-        if "torch" not in PurePath(path).parts and PurePath(path).parent != HERE
-    ]
-    return f"{frames[-1][0].name}:{frames[-1][1]}" if frames else ""
+    frames = [(path, line) for path, line in found if _is_model_code(path)]
+    return f"{PurePath(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""
+
+
+def running_line(caller: CodeType) -> str:
+    """The innermost line of model code that runs within `caller`, as a stack trace has it.
+
+    One line, because a whole trace for every node takes longer than tracing does.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not caller:
+        if _is_model_code(frame.f_code.co_filename):
+            return f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'
+        frame = frame.f_back
+    return ""
+
+
+@cache
+def _is_model_code(path: str) -> bool:
+    return "torch" not in PurePath(path).parts and PurePath(path).parent != HERE
 
 
 def _asked(node: fx.Node) -> object:

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture.attention import is_plain_self_attention, self_attention
+from upscale.capture.questions import running_line
 from upscale.capture.record import Example
 from upscale.errors import ExampleError
 from upscale.layers import copied
@@ -101,13 +102,17 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, *, proxy_buffers: bool) -> None:
         super().__init__()
-        self.record_stack_traces = True
         self.proxy_buffer_attributes = proxy_buffers
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if parametrize.is_parametrized(m):
             return False
         return bool(super().is_leaf_module(m, module_qualified_name))
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        node.stack_trace = running_line(trace_symbolically.__code__)
+        return node
 
     def call_module(
         self,

@@ -34,6 +34,9 @@ from upscale.segments import (
 
 # A run more in a concatenation that copies anyway is nearly free next to a copy of its own.
 CONCATENATED = 1e-6
+# The longest that a search for one family's order may take: where a copy is at stake, and where
+# the runs are concatenated anyway.
+SECONDS, SECONDS_IF_CONCATENATED = 1.0, 0.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,18 +78,23 @@ def order_classes(
     given = [*_fixed(flow, wants, carried), np.empty(0, dtype=np.int64)]
     fixed = set(components.find(np.concatenate(given)).tolist())
     families: dict[int, dict[frozenset[int], float]] = defaultdict(lambda: defaultdict(float))
-    for channels, weight in _weighed(flow, live, wants, carried):
+    costly: set[int] = set()
+    for channels, weight, joined in _weighed(flow, live, wants, carried):
         own = components.find(channels)
         together = np.unique(own).tolist()
-        share = 1.0 if len(together) == 1 else CONCATENATED
+        if joined or len(together) > 1:
+            weight *= CONCATENATED
+        elif weight:
+            costly.update(together)
         for component in together:
             members = channels[own == component]
-            families[component][frozenset(members.tolist())] += weight * len(members) * share
+            families[component][frozenset(members.tolist())] += weight * len(members)
     ranks: dict[int, int] = {}
     bound = 0.0
     for component in sorted(families.keys() - fixed):
         family = families[component]
-        solved = solve(list(family), list(family.values()), method=order)
+        seconds = SECONDS if component in costly else SECONDS_IF_CONCATENATED
+        solved = solve(list(family), list(family.values()), method=order, time_limit=seconds)
         ranks |= {channel: place for place, channel in enumerate(solved.order)}
         bound += solved.lower_bound
     return ranks, bound
@@ -98,14 +106,15 @@ def find_components(flow: ChannelFlow, live: Liveness) -> Classes:
     components.fresh(1 + max((int(c.max()) for c in flow.classes.values() if len(c)), default=0))
     for line in _computed_lines(flow):
         own = flow.classes[line][live.lines[line]]
-        components.merge(own[1:], own[:-1])
+        components.merge(own[1:], np.repeat(own[:1], max(0, len(own) - 1)))
     return components
 
 
 def _weighed(
     flow: ChannelFlow, live: Liveness, wants: Sequence[Want], carried: Mapping[int, int]
-) -> Iterator[tuple[Positions, float]]:
-    """The sets that want to be contiguous, and the bytes a copy writes for each channel."""
+) -> Iterator[tuple[Positions, float, bool]]:
+    """The sets that want to be contiguous, the bytes a copy writes for each channel, and
+    whether those are concatenated with others anyway."""
     seen_through = Layouts(flow)
     for step in flow.steps:
         for relation in step.relations:
@@ -123,7 +132,7 @@ def _weighed(
         for number, root in enumerate(found.roots):
             channels = _channels(flow, root, found.position[found.root == number], carried)
             if len(channels):
-                yield channels, weight * (1.0 if len(found.roots) == 1 else CONCATENATED)
+                yield channels, weight, len(found.roots) > 1
 
 
 def _channels(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from upscale.channels import positions
 from upscale.layers import (
     column_axis,
     computes_weight,
@@ -73,13 +74,14 @@ class Cutter:
     def _cut(self, tensor: Tensor, name: str) -> Tensor:
         cuts: Mapping[int, tuple[int, ...]] = self._plan.cuts.get(name, {})
         smaller = tensor.detach()
-        kept = self._plan.kept.get(name)
-        if kept is not None and name in self._column_axes:
-            smaller = _zero_rest(smaller, self._column_axes[name], kept)
         for axis, indices in sorted(cuts.items()):
             if indices != tuple(range(smaller.shape[axis])):
-                index = torch.tensor(indices, dtype=torch.long, device=smaller.device)
-                smaller = smaller.index_select(axis, index)
+                smaller = smaller.index_select(axis, _as_index(indices, smaller.device))
+        kept = self._plan.kept.get(name)
+        if kept is not None and name in self._column_axes:
+            axis = self._column_axes[name]
+            columns = cuts.get(axis, range(tensor.shape[axis]))
+            smaller = _zero_rest(smaller, axis, columns, kept)
         if smaller.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
             smaller = smaller.clone()
         formats = (torch.channels_last, torch.channels_last_3d)
@@ -89,10 +91,17 @@ class Cutter:
         return smaller
 
 
-def _zero_rest(tensor: Tensor, axis: int, kept: tuple[int, ...]) -> Tensor:
-    gone = sorted(set(range(tensor.shape[axis])).difference(kept))
-    index = torch.tensor(gone, dtype=torch.long, device=tensor.device)
-    return tensor.index_fill(axis, index, 0.0) if gone else tensor
+def _as_index(indices: Sequence[int], device: torch.device) -> Tensor:
+    return torch.from_numpy(positions(indices)).to(device)
+
+
+def _zero_rest(tensor: Tensor, axis: int, columns: Sequence[int], kept: tuple[int, ...]) -> Tensor:
+    """A weight with zeros in those of its columns that are not kept."""
+    if columns == kept:
+        return tensor
+    staying = set(kept)
+    gone = [place for place, column in enumerate(columns) if column not in staying]
+    return tensor.index_fill(axis, _as_index(gone, tensor.device), 0.0) if gone else tensor
 
 
 def _fit(module: nn.Module, groups: int | None, width: int | None) -> None:
