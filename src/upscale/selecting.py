@@ -115,7 +115,7 @@ def select_channels(
         warnings.warn(
             f"asked {request.amount}, reached {reached.share:.2%}: {reached.stopped}",
             AmountWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     return Selection(
         kept={name: np.flatnonzero(kept[weight]).tolist() for name, weight in own.items()},
@@ -204,8 +204,9 @@ def _stopped(found: Reached, kept: Mapping[str, Flags], request: Request) -> str
     """Why the amount was not met, if it was not."""
     asked = request.amount.share
     most = max((1 / max(1, len(own)) for own in kept.values()), default=0.0)
-    slip = most if request.scope == "local" else 2 * MET * asked
-    if found.share >= asked - slip - 1e-9 or (asked and request.round_to > 1 and found.share > 0):
+    if request.scope == "global":
+        most = max(2 * MET * asked, 2 / max(1, sum(len(own) for own in kept.values())))
+    if found.share >= asked - most - 1e-9 or (asked and request.round_to > 1 and found.share > 0):
         return ""
     if not kept:
         return "no layer of the model can be pruned here"

@@ -63,16 +63,24 @@ def wants_of(flow: ChannelFlow, live: Liveness, kept: Mapping[str, Positions]) -
     )
 
 
-def order_classes(
-    flow: ChannelFlow, live: Liveness, wants: Sequence[Want], order: str
-) -> tuple[dict[int, int], float]:
-    """A rank for every class whose order is free, and bytes no order can save.
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """A rank for every class whose order is free, the bytes of reads that the orders leave
+    apart, and the bytes that any would."""
+
+    ranks: Mapping[int, int]
+    cost: float = 0.0
+    lower_bound: float = 0.0
+
+
+def order_classes(flow: ChannelFlow, live: Liveness, wants: Sequence[Want], order: str) -> Orders:
+    """Order every class of channels whose order is free.
 
     Classes that one layer computes are ordered together. Where one of them stands in a tensor
     whose order is given, all stay in their own.
     """
     if order == "none":
-        return {}, 0.0
+        return Orders({})
     carried = carried_classes(flow)
     components = find_components(flow, live)
     given = [*_fixed(flow, wants, carried), np.empty(0, dtype=np.int64)]
@@ -90,14 +98,14 @@ def order_classes(
             members = channels[own == component]
             families[component][frozenset(members.tolist())] += weight * len(members)
     ranks: dict[int, int] = {}
-    bound = 0.0
+    cost = bound = 0.0
     for component in sorted(families.keys() - fixed):
         family = families[component]
         seconds = SECONDS if component in costly else SECONDS_IF_CONCATENATED
         solved = solve(list(family), list(family.values()), method=order, time_limit=seconds)
         ranks |= {channel: place for place, channel in enumerate(solved.order)}
-        bound += solved.lower_bound
-    return ranks, bound
+        cost, bound = cost + solved.cost, bound + solved.lower_bound
+    return Orders(ranks, cost, bound)
 
 
 def find_components(flow: ChannelFlow, live: Liveness) -> Classes:

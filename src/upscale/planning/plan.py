@@ -93,8 +93,9 @@ class Plan:
     `groups` the new numbers of groups, `widths` the channels left in modules that work on each
     alone, `constants` the layers that read nothing and give their
     bias, `stayed` the weights whose pruned columns cannot leave and become zeros, `unreached`
-    those no node reads, `gone` the nodes that do not run. `lower_bound` is what any one order
-    per tensor leaves apart, in bytes. `source` is the capture the plan was made from.
+    those no node reads, `gone` the nodes that do not run. `order_cost` is what the orders leave
+    apart, in bytes, and `lower_bound` what any would. `source` is the capture the plan was
+    made from.
     """
 
     order: str
@@ -111,6 +112,7 @@ class Plan:
     unreached: tuple[str, ...]
     gone: frozenset[str]
     frozen: tuple[Frozen, ...]
+    order_cost: float
     lower_bound: float
     unpruned_concatenated_bytes: int
     source: object = field(default=None, repr=False, compare=False)

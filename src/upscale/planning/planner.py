@@ -24,7 +24,8 @@ from upscale.flow.domain import (
     Select,
     Step,
 )
-from upscale.planning.families import Want, order_classes, wants_of
+from upscale.planning.cuts import Cut, copied, untied, written_anew
+from upscale.planning.families import Orders, Want, order_classes, wants_of
 from upscale.planning.layouts import Layouts, rooted
 from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
 from upscale.segments import (
@@ -39,6 +40,8 @@ ORDERS = ("optimal", "mrap", "none")
 
 # Beyond this many runs a gather is as cheap as concatenating them (docs/design-notes.md).
 MOST_RUNS = 8
+# In a concatenation runs cost nothing extra, and a gather copies what is then copied again.
+MOST_RUNS_JOINED = 64
 
 
 def make_plan(flow: ChannelFlow, kept: Mapping[str, Positions], order: str) -> Plan:
@@ -47,8 +50,37 @@ def make_plan(flow: ChannelFlow, kept: Mapping[str, Positions], order: str) -> P
         raise PlanError(f"order is {order!r}; it must be one of {', '.join(ORDERS)}")
     live = find_live(flow, kept)
     wants = wants_of(flow, live, kept)
-    ranks, lower_bound = order_classes(flow, live, wants, order)
-    return _Planner(flow, live, kept, wants, ranks, order).plan(lower_bound)
+
+    def planned(cuts: frozenset[Cut]) -> Plan:
+        cut = untied(flow, cuts) if cuts else flow
+        orders = order_classes(cut, live, wants, order)
+        return _Planner(cut, live, kept, wants, orders, order).plan()
+
+    best, cuts = planned(frozenset()), frozenset[Cut]()
+    if order == "none":
+        return best
+    for where in (_written_anew, _copied_at_additions):
+        more = cuts | where(flow, best)
+        if best.copied_bytes and more > cuts:
+            other = planned(more)
+            if _burden(other) < _burden(best):
+                best, cuts = other, more
+    return best
+
+
+def _written_anew(flow: ChannelFlow, plan: Plan) -> frozenset[Cut]:
+    """Where the model itself writes channels anew, whatever the plan."""
+    return written_anew(flow)
+
+
+def _copied_at_additions(flow: ChannelFlow, plan: Plan) -> frozenset[Cut]:
+    """Where a plan copies to add: a copy can bring channels into any order."""
+    return copied(flow, frozenset((e.node, e.value) for e in plan.edges if e.copied_bytes))
+
+
+def _burden(plan: Plan) -> tuple[int, int, int]:
+    """What makes one plan better than another: bytes, then copies, then pieces."""
+    return plan.copied_bytes, plan.copies, sum(len(edge.pieces) for edge in plan.edges)
 
 
 class _Planner:
@@ -58,11 +90,11 @@ class _Planner:
         live: Liveness,
         kept: Mapping[str, Positions],
         wants: tuple[Want, ...],
-        ranks: Mapping[int, int],
+        orders: Orders,
         order: str,
     ) -> None:
         self._flow, self._live, self._kept, self._order = flow, live, kept, order
-        self._ranks = ranks
+        self._orders, self._ranks = orders, orders.ranks
         self._layouts = Layouts(flow)
         self._readers: dict[Line, list[Want]] = defaultdict(list)
         for want in wants:
@@ -89,7 +121,7 @@ class _Planner:
         self._pruned: set[str] = set()
         self._gone: set[str] = set()
 
-    def plan(self, lower_bound: float) -> Plan:
+    def plan(self) -> Plan:
         for step in self._flow.steps:
             self._pruned |= {r.layer for r in step.relations if isinstance(r, Reduce)}
             if not self._live.needs(step):
@@ -119,7 +151,8 @@ class _Planner:
             unreached=tuple(name[1:] for name in left if name not in read),
             gone=frozenset(self._gone),
             frozen=tuple(step.frozen for step in self._flow.steps if step.frozen),
-            lower_bound=lower_bound,
+            order_cost=self._orders.cost,
+            lower_bound=self._orders.lower_bound,
             unpruned_concatenated_bytes=_concatenated_bytes(self._flow),
         )
 
@@ -305,7 +338,8 @@ class _Planner:
             if root is None:
                 pieces.append(Piece(self._anchor(line), 0, len(part), zeros=True))
             else:
-                pieces += self._pieces(root, self._layouts.place(root, found.position[part]))
+                places = self._layouts.place(root, found.position[part])
+                pieces += self._pieces(root, places, joined=self._layouts.joins(line))
         weight = self._flow.nbytes[line.value] // max(1, self._flow.size(line))
         axis, spread = line.axis, None
         if line.axis == GRID:
@@ -334,9 +368,9 @@ class _Planner:
         roots = [root for root in found.roots if root is not None]
         return roots[0].value if roots else self._anchor(self._layouts.select(line).reads[0])
 
-    def _pieces(self, root: Line, places: Positions) -> list[Piece]:
+    def _pieces(self, root: Line, places: Positions, *, joined: bool) -> list[Piece]:
         stretches = runs(places)
-        most = 1 if self._order == "none" else MOST_RUNS
+        most = 1 if self._order == "none" else MOST_RUNS_JOINED if joined else MOST_RUNS
         if len(stretches) > most:
             return [Piece(root.value, 0, len(places), tuple(places.tolist()))]
         size = len(self._layouts.of(root))
