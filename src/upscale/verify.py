@@ -61,7 +61,11 @@ def _outputs(model: nn.Module, example: Example) -> list[Tensor]:
     with torch.no_grad(), torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         result = wide(*example.args, **example.kwargs)
-    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+    outputs = [leaf.detach() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+    # Graph modules lie in reference cycles: their wide weights would stay for a while.
+    for tensor in (*wide.parameters(), *wide.buffers()):
+        tensor.data = tensor.new_empty(0)
+    return outputs
 
 
 def _error(ours: Tensor, theirs: Tensor) -> float:

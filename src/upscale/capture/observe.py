@@ -7,10 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from upscale.capture.record import Call, Observed, Ref, TensorInfo
 from upscale.errors import CaptureError
+
+# Convolutions, and how many axes their input has if the first is one of samples.
+SAMPLED_CONVOLUTIONS = {"conv1d": 3, "conv2d": 4, "conv3d": 5}
 
 
 class Observer(fx.Interpreter):
@@ -65,31 +68,22 @@ class Observer(fx.Interpreter):
 
     def measure(self, *inputs: Any) -> None:
         """Run once more, on another example, and note the shapes that values have then."""
-        names = {node.name: seen.result for node, seen in self._by_node()}
-        runner = _Measurer(self.module, self.graph, names, self.measured)
+        runner = _Measurer(self)
         with torch.inference_mode(), _Performer():  # type: ignore[no-untyped-call]
             runner.run(*inputs, enable_io_processing=False)
-
-    def _by_node(self) -> list[tuple[fx.Node, Observed]]:
-        return [(node, self.observed[node.name]) for node in self.graph.nodes]
 
     def record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen operation and write it down."""
         if overload is torch.ops.aten.sym_size.int:
             return overload(*args, **kwargs)
-        refs = tree_map(self._ref, args), tree_map(self._ref, kwargs)
-        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        names = [self._name_of(x) for x in inputs]
+        refs = self._refs(args), {name: self._refs(value) for name, value in kwargs.items()}
+        names = [self._name_of(x) for x in _tensors((*args, *kwargs.values()))]
         self._check_overwritten(overload, names)
         aliased = any(name in self._overwritten for name in names)
         result = _perform(overload, args, kwargs)
         for written in self._written(overload, args, kwargs):
             self._write(written)
-        outs = tuple(
-            self._name_result(leaf, overload)
-            for leaf in tree_leaves(result)
-            if isinstance(leaf, Tensor)
-        )
+        outs = tuple(self._name_result(leaf, overload) for leaf in _tensors(result))
         name = overload._schema.name.removeprefix("aten::")
         self._calls.append(Call(name, *refs, outs, aliased, overload))
         return result
@@ -126,8 +120,11 @@ class Observer(fx.Interpreter):
         self._memory.setdefault(tensor.untyped_storage()._cdata, set()).add(name)
         return name
 
-    def _ref(self, leaf: Any) -> Any:
-        return Ref(self._name_of(leaf)) if isinstance(leaf, Tensor) else leaf
+    def _refs(self, part: Any) -> Any:
+        """Part of a call's arguments with its tensors named; operations take no deeper trees."""
+        if isinstance(part, (list, tuple)):
+            return type(part)(self._refs(inner) for inner in part)
+        return Ref(self._name_of(part)) if isinstance(part, Tensor) else part
 
     def _name_result(self, tensor: Tensor, overload: Any) -> str:
         if overload._schema.is_mutable and id(tensor) in self._bound:
@@ -140,7 +137,7 @@ class Observer(fx.Interpreter):
         for position, argument in enumerate(overload._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[position] if position < len(args) else kwargs.get(argument.name)
-                written.extend(x for x in tree_leaves(value) if isinstance(x, Tensor))
+                written.extend(_tensors(value))
         return written
 
     def _write(self, tensor: Tensor) -> None:
@@ -162,25 +159,40 @@ class Observer(fx.Interpreter):
 
 
 class _Measurer(fx.Interpreter):
-    """Runs a graph for the shapes of what its nodes return."""
+    """Runs a graph for the shapes of what its nodes return, where they are not known already."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        graph: fx.Graph,
-        names: dict[str, Any],
-        shapes: dict[str, tuple[int, ...]],
-    ) -> None:
-        super().__init__(module, graph=graph)
-        self._names, self._shapes = names, shapes
+    def __init__(self, observer: Observer) -> None:
+        super().__init__(observer.module, graph=observer.graph)
+        self._observer = observer
 
     def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        names = tree_leaves(self._names[n.name], is_leaf=lambda x: x is None)
+        seen = self._observer.observed[n.name]
+        result = self._known(n, seen)
+        if result is None:
+            result = super().run_node(n)
+        names = tree_leaves(seen.result, is_leaf=lambda x: x is None)
         for name, leaf in zip(names, tree_leaves(result), strict=True):
             if name is not None and isinstance(leaf, Tensor):
-                self._shapes[name] = tuple(leaf.shape)
+                self._observer.measured[name] = tuple(leaf.shape)
         return result
+
+    def _known(self, n: fx.Node, seen: Observed) -> Tensor | None:
+        """What a layer that treats samples alike returns: the same, for as many as are given."""
+        if n.op != "call_module" or len(seen.calls) != 1:
+            return None
+        (call,), given = seen.calls, self.env[n.all_input_nodes[0]]
+        if call.op != "batch_norm" and SAMPLED_CONVOLUTIONS.get(call.op) != given.ndim:
+            return None
+        _, *rest = self._observer.values[call.outs[0]].shape
+        known: Tensor = given.new_empty((given.shape[0], *rest))
+        return known
+
+
+def _tensors(part: Any) -> list[Tensor]:
+    """The tensors among what an operation takes or gives."""
+    if isinstance(part, (list, tuple)):
+        return [tensor for inner in part for tensor in _tensors(inner)]
+    return [part] if isinstance(part, Tensor) else []
 
 
 def _perform(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -45,6 +45,7 @@ class _Writer:
         self._values: dict[str, Callable[[], fx.Node]] = {}
         self._results: dict[str, Any] = {}
         self._fetched: dict[tuple[str, int, tuple[Piece, ...]], fx.Node] = {}
+        self._slices: dict[tuple[fx.Node, int, int, int], fx.Node] = {}
         self._edges: dict[tuple[str, str], list[Edge]] = {}
         self._views: set[fx.Node] = set()
         self._written: list[fx.Node] = []
@@ -230,9 +231,11 @@ class _Writer:
             return self._graph.call_module(path, (source,))
         if piece.whole:
             return source
-        new = self._graph.call_function(torch.narrow, (source, axis, piece.start, piece.length))
-        self._views.add(new)
-        return new
+        key = (source, axis, piece.start, piece.length)
+        if key not in self._slices:
+            self._slices[key] = self._graph.call_function(torch.narrow, key)
+            self._views.add(self._slices[key])
+        return self._slices[key]
 
     # Shapes.
 
