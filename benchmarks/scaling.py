@@ -8,7 +8,8 @@ count. `layers` are convolutions and linears; `edges` are the uses of one node's
 in the traced graph, of which a dense block of n layers has about n² / 2.
 
 For each family the exponent of a power law is fitted: 1 is linear growth. `densenet161` is wider,
-not deeper, and in no fit.
+not deeper, and in no fit. Drawing needs matplotlib (`pip install "upscale[plot]"`); the picture in
+the documentation is `--plot docs/images/scaling.png`, to be drawn on a quiet machine.
 """
 
 from __future__ import annotations

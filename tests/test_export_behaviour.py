@@ -467,3 +467,52 @@ def test_the_masks_hooks_do_not_come_along_into_the_export(make: type[nn.Module]
     exported = upscale.export(masked, upscale.plan(masked, image(1, 8)))
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in exported.modules())
     assert compare(exported, masked, Example.of(image(2, 8))).exact
+
+
+class TwoConcatenations(nn.Module):
+    """Two layers whose results are concatenated both ways, and one of them read alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1)
+        self.ab, self.ba, self.alone = nn.Conv2d(8, 2, 1), nn.Conv2d(8, 2, 1), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.a(x), self.b(x)
+        both: Tensor = self.ab(torch.cat([a, b], 1)) + self.ba(torch.cat([b, a], 1))
+        return both + self.alone(a)
+
+
+def test_a_slice_that_several_nodes_read_is_made_once() -> None:
+    model, x = TwoConcatenations(), torch.randn(1, 3, 5, 5)
+    selection = Selection(kept={"ab": [0, 1, 4, 5], "ba": [2, 3, 4, 5]})
+    pruned = upscale.export(model, upscale.plan(model, x, selection))
+    slices = [node for node in pruned.graph.nodes if node.target is torch.narrow]
+    assert len({node.args for node in slices}) == len(slices)
+    assert max(len(node.users) for node in slices) == 2
+    assert compare(pruned, upscale.mask(model, selection), Example.of(x)).exact
+
+
+class Counting(nn.Module):
+    """Adds up along its channels, which needs them in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.before(x)
+        x = x.cumsum(1)
+        out: Tensor = self.after(x)
+        return out
+
+
+def test_what_freezes_is_reported_with_its_line_of_the_models_code() -> None:
+    (frozen,) = upscale.plan(Counting(), torch.randn(1, 3), Selection(kept={})).frozen[:1]
+    line = Counting.forward.__code__.co_firstlineno + 2
+    assert frozen.source == f"test_export_behaviour.py:{line}"
+
+
+def test_nothing_is_reported_of_the_code_that_calls_a_model_of_torchs_own_parts() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
+    assert {frozen.source for frozen in upscale.plan(model, torch.randn(1, 3)).frozen} == {""}
