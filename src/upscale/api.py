@@ -225,7 +225,8 @@ def prune(
 def _plan(
     model: nn.Module, captured: Captured, flow: ChannelFlow, selection: Selection, order: str
 ) -> Plan:
-    made = make_plan(flow, kept_columns(model, selection.kept), order)
+    windows = kept_columns(model, selection.windows)
+    made = make_plan(flow, kept_columns(model, selection.kept), order, windows)
     names = weight_names(model)
     for layer, module in layers(model).items():
         if (

@@ -117,12 +117,18 @@ def _connected(
     return tuple(segments)
 
 
-def find_live(flow: ChannelFlow, kept: Mapping[str, Positions]) -> Liveness:
+def find_live(
+    flow: ChannelFlow,
+    kept: Mapping[str, Positions],
+    places: Mapping[int, tuple[int, int]] | None = None,
+) -> Liveness:
     """What is needed once each weight keeps only the given columns (all, if not named).
 
     A backward pass: a producer need compute only what some reader wants. Where a value is
-    needed for its shape alone, its first channel stands witness.
+    needed for its shape alone, its first channel stands witness. With places of classes, by
+    stream, what lies between needed channels counts as needed too: needs have no holes.
     """
+    hulls = _hulls(flow, places or {})
     live = {line: np.zeros(flow.size(line), dtype=bool) for line in flow.classes}
     values: set[str] = set()
     ties = tied_lines(flow)
@@ -134,8 +140,35 @@ def find_live(flow: ChannelFlow, kept: Mapping[str, Positions]) -> Liveness:
             union = np.logical_or.reduce([live[line] for line in group])
             for line in group:
                 live[line] |= union
-        if not ties or sum(int(flags.sum()) for flags in live.values()) == before:
+        for line, (stream, place) in hulls.items():
+            for number in np.unique(stream[live[line]]).tolist():
+                here = place[live[line] & (stream == number)]
+                between = (place >= here.min()) & (place <= here.max())
+                live[line] |= between & (stream == number)
+        settled = not ties and not hulls
+        if settled or sum(int(flags.sum()) for flags in live.values()) == before:
             return Liveness(live, frozenset(values))
+
+
+def _hulls(
+    flow: ChannelFlow, places: Mapping[int, tuple[int, int]]
+) -> dict[Line, tuple[Positions, Positions]]:
+    """Stream and place of every position of lines whose classes all have one."""
+    if not places:
+        return {}
+    selects = {
+        relation.out
+        for step in flow.steps
+        for relation in step.relations
+        if isinstance(relation, Select)
+    }
+    found = {}
+    for line, classes in flow.classes.items():
+        own = [places.get(c, (-1, -1)) for c in classes.tolist()]
+        if own and line not in selects and min(own)[0] >= 0:
+            stream, place = np.array(own, dtype=np.int64).T
+            found[line] = (stream, place)
+    return found
 
 
 def tied_lines(flow: ChannelFlow) -> list[tuple[Line, ...]]:

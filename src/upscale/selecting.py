@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from upscale.channels import Flags, Positions, positions
+from upscale.contiguous import keep_contiguous
 from upscale.errors import AmountWarning, SelectionError
 from upscale.flow.domain import ChannelFlow, Pass, Reduce
 from upscale.layers import layers, weight_names, weight_of
@@ -94,6 +95,8 @@ def select_channels(
         single_branch=request.segments == "single-branch",
     )
     own = {name: weight for name, weight in weight_names(model).items() if weight in units.of}
+    # Weights that belong to no layer a selection can name have no say.
+    units = units.only(frozenset(own.values()))
     limits = _limits(model, own, units, request)
     first = {weight: name for name, weight in reversed(own.items())}
     study = Study(
@@ -110,6 +113,10 @@ def select_channels(
     scores = _scores(found, first, units, request)
     costs = count(flow, _sizes(model))
     kept = _choose(units, scores, limits, request, flow, costs)
+    read: Mapping[str, Flags] = {}
+    if request.constraint == "contiguous":
+        windowed = keep_contiguous(flow, kept, scores, request.slack)
+        kept, read = dict(windowed.kept), windowed.read
     reached = _reached(flow, costs, kept, {n: len(units.of[w]) for n, w in own.items()}, request)
     if reached.stopped:
         warnings.warn(
@@ -121,6 +128,7 @@ def select_channels(
         kept={name: np.flatnonzero(kept[weight]).tolist() for name, weight in own.items()},
         side=request.side,
         after=request.after,
+        windows={n: np.flatnonzero(read[w]).tolist() for n, w in own.items() if w in read},
         reached=reached,
     )
 

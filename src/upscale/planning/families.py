@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,11 @@ CONCATENATED = 1e-6
 SECONDS, SECONDS_IF_CONCATENATED = 1.0, 0.01
 
 
+# A set of classes that want to be contiguous, the bytes a copy writes for each, and whether they
+# are concatenated with others anyway.
+Weighed = tuple[Positions, float, bool]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Want:
     """One read of a line: the positions it needs.
@@ -65,29 +70,35 @@ def wants_of(flow: ChannelFlow, live: Liveness, kept: Mapping[str, Positions]) -
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """A rank for every class whose order is free, the bytes of reads that the orders leave
-    apart, and the bytes that any would."""
+    """Stream and place of every class whose order is free, the bytes of reads that the orders
+    leave apart, and the bytes that any would."""
 
-    ranks: Mapping[int, int]
+    places: Mapping[int, tuple[int, int]]
     cost: float = 0.0
     lower_bound: float = 0.0
 
 
-def order_classes(flow: ChannelFlow, live: Liveness, wants: Sequence[Want], order: str) -> Orders:
+def order_classes(
+    flow: ChannelFlow,
+    live: Liveness,
+    wants: Sequence[Want],
+    order: str,
+    sets: Iterable[Weighed] | None = None,
+) -> Orders:
     """Order every class of channels whose order is free.
 
     Classes that one layer computes are ordered together. Where one of them stands in a tensor
-    whose order is given, all stay in their own.
+    whose order is given, all stay in their own. `sets` replaces what the wants ask for.
     """
     if order == "none":
         return Orders({})
     carried = carried_classes(flow)
     components = find_components(flow, live)
-    given = [*_fixed(flow, wants, carried), np.empty(0, dtype=np.int64)]
-    fixed = set(components.find(np.concatenate(given)).tolist())
+    fixed = fixed_components(flow, components, wants)
     families: dict[int, dict[frozenset[int], float]] = defaultdict(lambda: defaultdict(float))
     costly: set[int] = set()
-    for channels, weight, joined in _weighed(flow, live, wants, carried):
+    asked = _weighed(flow, live, wants, carried) if sets is None else sets
+    for channels, weight, joined in asked:
         own = components.find(channels)
         together = np.unique(own).tolist()
         if joined or len(together) > 1:
@@ -97,15 +108,38 @@ def order_classes(flow: ChannelFlow, live: Liveness, wants: Sequence[Want], orde
         for component in together:
             members = channels[own == component]
             families[component][frozenset(members.tolist())] += weight * len(members)
-    ranks: dict[int, int] = {}
+    places: dict[int, tuple[int, int]] = {}
     cost = bound = 0.0
     for component in sorted(families.keys() - fixed):
         family = families[component]
         seconds = SECONDS if component in costly else SECONDS_IF_CONCATENATED
         solved = solve(list(family), list(family.values()), method=order, time_limit=seconds)
-        ranks |= {channel: place for place, channel in enumerate(solved.order)}
+        places |= {channel: (component, place) for place, channel in enumerate(solved.order)}
         cost, bound = cost + solved.cost, bound + solved.lower_bound
-    return Orders(ranks, cost, bound)
+    return Orders(places, cost, bound)
+
+
+def windows_read(
+    flow: ChannelFlow, live: Liveness, read: Mapping[str, Positions]
+) -> Iterator[Weighed]:
+    """What each layer reads, as sets that want to be contiguous, all alike."""
+    carried = carried_classes(flow)
+    for step in flow.steps:
+        for relation in step.relations if live.needs(step) else ():
+            if isinstance(relation, Reduce) and not relation.channelwise:
+                positions, _ = _wanted(flow, relation, 0, live, read)
+                channels = _channels(flow, relation.read, positions, carried)
+                if len(channels):
+                    yield channels, 1.0, False
+    # What no layer reads here may still be needed, behind a cut.
+    for line in _computed_lines(flow):
+        yield flow.classes[line][live.lines[line]], 0.0, False
+
+
+def fixed_components(flow: ChannelFlow, components: Classes, wants: Sequence[Want]) -> set[int]:
+    """The components whose order is given."""
+    given = [*_fixed(flow, wants, carried_classes(flow)), np.empty(0, dtype=np.int64)]
+    return set(components.find(np.concatenate(given)).tolist())
 
 
 def find_components(flow: ChannelFlow, live: Liveness) -> Classes:
@@ -120,9 +154,8 @@ def find_components(flow: ChannelFlow, live: Liveness) -> Classes:
 
 def _weighed(
     flow: ChannelFlow, live: Liveness, wants: Sequence[Want], carried: Mapping[int, int]
-) -> Iterator[tuple[Positions, float, bool]]:
-    """The sets that want to be contiguous, the bytes a copy writes for each channel, and
-    whether those are concatenated with others anyway."""
+) -> Iterator[Weighed]:
+    """The sets that want to be contiguous, by what their copies would write."""
     seen_through = Layouts(flow)
     for step in flow.steps:
         for relation in step.relations:

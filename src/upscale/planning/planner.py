@@ -25,7 +25,7 @@ from upscale.flow.domain import (
     Step,
 )
 from upscale.planning.cuts import Cut, copied, untied, written_anew
-from upscale.planning.families import Orders, Want, order_classes, wants_of
+from upscale.planning.families import Orders, Want, order_classes, wants_of, windows_read
 from upscale.planning.layouts import Layouts, rooted
 from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
 from upscale.segments import (
@@ -44,10 +44,22 @@ MOST_RUNS = 8
 MOST_RUNS_JOINED = 64
 
 
-def make_plan(flow: ChannelFlow, kept: Mapping[str, Positions], order: str) -> Plan:
-    """Decide orders, layouts and edges for the columns each weight keeps."""
+def make_plan(
+    flow: ChannelFlow,
+    kept: Mapping[str, Positions],
+    order: str,
+    windows: Mapping[str, Positions] | None = None,
+) -> Plan:
+    """Decide orders, layouts and edges for the columns each weight keeps.
+
+    Weights with a window read all of it, with zeros for what they do not keep; then needs are
+    filled up until they have no holes, so that an order of all windows lets everything be read
+    as slices.
+    """
     if order not in ORDERS:
         raise PlanError(f"order is {order!r}; it must be one of {', '.join(ORDERS)}")
+    if windows and order != "none":
+        return _plan_windows(flow, kept, {**kept, **windows}, order)
     live = find_live(flow, kept)
     wants = wants_of(flow, live, kept)
 
@@ -66,6 +78,18 @@ def make_plan(flow: ChannelFlow, kept: Mapping[str, Positions], order: str) -> P
             if _burden(other) < _burden(best):
                 best, cuts = other, more
     return best
+
+
+def _plan_windows(
+    flow: ChannelFlow, kept: Mapping[str, Positions], read: Mapping[str, Positions], order: str
+) -> Plan:
+    cut = untied(flow, written_anew(flow))
+    needed = find_live(cut, read)
+    sets = windows_read(cut, needed, read)
+    orders = order_classes(cut, needed, wants_of(cut, needed, read), order, sets)
+    live = find_live(cut, read, orders.places)
+    plan = _Planner(cut, live, read, wants_of(cut, live, read), orders, order).plan()
+    return replace(plan, kept={name[1:]: tuple(own.tolist()) for name, own in kept.items()})
 
 
 def _written_anew(flow: ChannelFlow, plan: Plan) -> frozenset[Cut]:
@@ -94,7 +118,8 @@ class _Planner:
         order: str,
     ) -> None:
         self._flow, self._live, self._kept, self._order = flow, live, kept, order
-        self._orders, self._ranks = orders, orders.ranks
+        self._orders = orders
+        self._ranks = {channel: place for channel, (_, place) in orders.places.items()}
         self._layouts = Layouts(flow)
         self._readers: dict[Line, list[Want]] = defaultdict(list)
         for want in wants:

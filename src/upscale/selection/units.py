@@ -21,6 +21,12 @@ class Units:
     of: Mapping[str, Positions]
     count: int
 
+    def only(self, weights: frozenset[str]) -> Units:
+        """The units of some weights alone."""
+        of = {weight: own for weight, own in self.of.items() if weight in weights}
+        names = np.unique(np.concatenate([*of.values(), np.empty(0, dtype=np.int64)]))
+        return Units({w: np.searchsorted(names, own) for w, own in of.items()}, len(names))
+
     def members(self) -> Positions:
         """How many channels each unit holds."""
         counts = np.zeros(self.count, dtype=np.int64)
