@@ -144,6 +144,7 @@ class _Analyst:
     def _apply(self, call: Call) -> None:
         operands = tensors(call)
         self._walk.derive(call)
+        self._walk.made.update(call.outs)
         rule = RULES.get(call.op)
         spread = len(operands) == 1 and operands[0] in self._walk.splits
         if spread and rule in (movement, pointwise):

@@ -54,13 +54,14 @@ class Walk:
         self.note = ""
         self.relations: list[Relation] = []
         self.inner: set[str] = set()
+        self.made: set[str] = set()
         self._captured = captured
         self._axes: dict[str, list[int]] = {}
         self._made_of: dict[str, set[str]] = {}
 
     def begin(self) -> None:
         """Turn to another node."""
-        self.relations, self.inner, self.note = [], set(), ""
+        self.relations, self.inner, self.made, self.note = [], set(), set(), ""
 
     def forget(self, values: set[str]) -> None:
         """Take back what was said of the node at hand."""
