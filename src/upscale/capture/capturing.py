@@ -68,15 +68,16 @@ def capture(model: nn.Module, example: Example) -> Captured:
         values=observer.values,
         sizes={**{n: i.shape for n, i in observer.values.items()}, **observer.measured},
         training=model.training,
+        doubted=traced.doubted,
     )
 
 
 def _observe_opened(traced: Traced, model: nn.Module, example: Example) -> tuple[Traced, Observer]:
-    """Observe a graph; once more with functions opened, if some do more than one thing."""
+    """Observe a graph; once more with functions opened, if there are any."""
     observer = _observe(traced, model, example)
-    closed = {name for name, seen in observer.observed.items() if len(seen.calls) > 1}
-    opened = open_functions(traced, model, example, closed)
-    if opened is not traced:
+    busy = {name for name, seen in observer.observed.items() if seen.calls}
+    traced, opened = open_functions(traced, model, example, busy)
+    if opened is not None:
         try:
             return opened, _observe(opened, model, example)
         except CaptureError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Set
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -18,15 +19,18 @@ from upscale.capture.tracing import Traced
 from upscale.layers import copied
 
 
-def open_functions(traced: Traced, model: nn.Module, example: Example, closed: Set[str]) -> Traced:
-    """The graph with Python functions that `closed` nodes call (`torch.fx.wrap`) written out.
+def open_functions(
+    traced: Traced, model: nn.Module, example: Example, busy: Set[str]
+) -> tuple[Traced, Traced | None]:
+    """A graph, and that graph with Python functions its `busy` nodes call written out, if any.
 
-    A function is written out only if what is written computes the same on the example, number
-    by number; else it stays one node. The graph itself is returned if nothing was opened.
+    A function (`torch.fx.wrap`) is written out only if what is written computes the same on the
+    example, number by number. Else it stays one node, which is doubted if the function decides
+    on anything: what it does on the example may not be all it does.
     """
-    worth = {node for node in traced.graph.nodes if node.name in closed and _is_python(node)}
+    worth = {node for node in traced.graph.nodes if node.name in busy and _is_python(node)}
     if not worth:
-        return traced
+        return traced, None
     twin = copied(model, {})
     for path, extra in traced.extras.items():
         setattr(twin, path, extra.clone() if isinstance(extra, Tensor) else extra)
@@ -36,10 +40,13 @@ def open_functions(traced: Traced, model: nn.Module, example: Example, closed: S
         with torch.no_grad(), torch.random.fork_rng():
             opener.run(*given, enable_io_processing=False)
     except Exception:  # the model's own code runs and may raise anything
-        return traced
+        return traced, None
+    deciding = frozenset(node.name for node in opener.deciding)
+    traced = replace(traced, doubted=deciding)
     if not opener.found:
-        return traced
-    return Traced(opener.opened, traced.extras, traced.way)
+        return traced, None
+    closed = frozenset(opener.closed[n].name for n in opener.deciding & opener.closed.keys())
+    return traced, Traced(opener.opened, traced.extras, traced.way, closed)
 
 
 class _Opener(fx.Interpreter):
@@ -50,6 +57,8 @@ class _Opener(fx.Interpreter):
         self.opened = fx.Graph()
         self.opened.set_codegen(graph._codegen)
         self.found = 0
+        self.deciding: set[fx.Node] = set()
+        self.closed: dict[fx.Node, fx.Node] = {}
         self._worth = worth
         self._new: dict[fx.Node, Any] = {}
         self._sizes: set[fx.Node] = set()
@@ -66,6 +75,8 @@ class _Opener(fx.Interpreter):
             self.found += 1
         else:
             self._new[n] = self._copy(n)
+            if n in self._worth:
+                self.closed[n] = self._new[n]
         return result
 
     def _inline(self, inside: fx.Graph, node: fx.Node) -> Any:
@@ -84,8 +95,8 @@ class _Opener(fx.Interpreter):
         """A function's graph and what it gives, if the function can and should be opened."""
         function: Any = node.target
         values = {operand: self.env[operand] for operand in node.all_input_nodes}
+        seer = Seer(function.__qualname__, node.stack_trace or "")
         try:
-            seer = Seer(function.__qualname__, node.stack_trace or "")
             given: dict[fx.Node, Any] = {
                 operand: _argument(seer, operand, value, decides=operand in self._sizes)
                 for operand, value in values.items()
@@ -94,13 +105,16 @@ class _Opener(fx.Interpreter):
             kwargs: Any = fx.map_arg(node.kwargs, given.__getitem__)
             graph = seer.finish(function(*_plain(args), **_plain(kwargs)))
             weighs = any(isinstance(value, nn.Parameter) for value in values.values())
-            if seer.guarded and not weighs:
+            if seer.decides and not weighs:
                 return None, None  # sizes are given up only where there is a layer to gain
             torch.manual_seed(0)
             runner = fx.Interpreter(nn.Module(), graph=graph)
             return graph, runner.run(*values.values(), enable_io_processing=False)
         except Exception:  # the function's own code runs on proxies and may raise anything
             return None, None
+        finally:
+            if seer.decides:
+                self.deciding.add(node)
 
     def _versions(self, node: fx.Node) -> list[int]:
         """How often each tensor that a node is given was written into."""

@@ -88,7 +88,7 @@ class Seer(GraphAppendingTracer):
 
     def __init__(self, function: str, stack_trace: str) -> None:
         super().__init__(fx.Graph())
-        self.guarded = False
+        self.decides = False
         self._effects: set[fx.Node] = set()
         self._tensors: list[Seen] = []
         self._guards: set[tuple[fx.Node, Any]] = set()
@@ -139,9 +139,12 @@ class Seer(GraphAppendingTracer):
     # Decisions.
 
     def to_bool(self, obj: Any) -> bool:
-        decided = bool(self._decidable(obj))
-        self._guard(obj, decided, lambda: obj if decided else self._call(operator.not_, obj))
-        return decided
+        value = self._decidable(obj)
+        if isinstance(value, (tuple, list)):
+            return bool(value)
+        compare = operator.ne if value else operator.eq
+        self._guard(obj, bool(value), lambda: self._call(compare, obj, type(value)(0)))
+        return bool(value)
 
     def fix(self, obj: Seen) -> Any:
         """A size as a plain number: from here on it is what it was on the example."""
@@ -150,12 +153,12 @@ class Seer(GraphAppendingTracer):
         return value
 
     def _decidable(self, obj: Seen) -> Any:
+        self.decides = True
         if not obj.decides:
             raise Unseen("it decides on something that is no size")
         return obj.seen
 
     def _guard(self, obj: Seen, decided: Any, condition: Callable[[], Any]) -> None:
-        self.guarded = True
         if (obj.node, decided) not in self._guards:
             self._guards.add((obj.node, decided))
             frame = _calling_frame()

@@ -77,6 +77,8 @@ class _Analyst:
             self._freeze(node, reads, (), "")
         elif not observed.calls:
             self._visit_silent(node, reads, makes)
+        elif node.name in self.captured.doubted:
+            self._freeze(node, reads, makes, "it may do something else on another input")
         elif node.name in self._opaque:
             self._freeze(node, reads, makes, self._opaque[node.name])
         else:

@@ -268,7 +268,7 @@ class Walk:
         computed = given.root == Line(value, GRID)
         if call.op in movement.PERMUTING:
             self._permute_split(call, value, given, computed)
-        elif call.op in movement.RESHAPING:
+        elif call.op in movement.RESHAPING or call.op == "squeeze":
             self._merge_split(call, value, given, computed)
         elif call.op in ("select", "unbind", "chunk", "split", "slice", "narrow") and not computed:
             found = movement.picked(call, value, given)
@@ -291,7 +291,8 @@ class Walk:
     def _merge_split(self, call: Call, value: str, given: movement.Split, computed: bool) -> None:
         axis = movement.merged(given, self.shape(value), self.shape(call.outs[0]))
         if axis is None:
-            raise Declined("its channels are spread over several axes")
+            self._regroup_split(call, value, given, computed)
+            return
         out = Line(call.outs[0], axis)
         if computed:
             self.ties(out, [given.root])
@@ -301,6 +302,13 @@ class Walk:
             self.selects(out, [given.root], np.zeros_like(position), position)
         else:
             raise Declined("its channels come to lie along another axis")
+
+    def _regroup_split(self, call: Call, value: str, given: movement.Split, computed: bool) -> None:
+        shape, out = self.shape(value), self.shape(call.outs[0])
+        found = None if computed else movement.regrouped(given, shape, out)
+        if found is None:
+            raise Declined("its channels are spread over several axes")
+        self._selects_grid(call.outs[0], found)
 
     @staticmethod
     def _rest_in_order(given: movement.Split) -> bool:
