@@ -29,6 +29,81 @@ def graded(x: Tensor) -> Tensor:
     return x * torch.arange(1.0, 7.0, dtype=x.dtype, device=x.device).view(1, 6, 1, 1)
 
 
+@torch.fx.wrap
+def windowed(
+    x: Tensor,
+    qkv_weight: Tensor,
+    proj_weight: Tensor,
+    window: int,
+    shift: list[int],
+    heads: int = 2,
+    qkv_bias: Tensor | None = None,
+    training: bool = False,
+) -> Tensor:
+    """Attention within windows that are shifted, unless there is only one."""
+    b, h, w, c = x.shape
+    x = F.pad(x, (0, 0, 0, -w % window, 0, -h % window))
+    _, high, wide, _ = x.shape
+    shift = shift.copy()
+    if window >= high:
+        shift[0] = 0
+    if window >= wide:
+        shift[1] = 0
+    if sum(shift) > 0:
+        x = torch.roll(x, shifts=(-shift[0], -shift[1]), dims=(1, 2))
+    windows = (high // window) * (wide // window)
+    x = x.view(b, high // window, window, wide // window, window, c)
+    x = x.permute(0, 1, 3, 2, 4, 5).reshape(b * windows, window * window, c)
+    if qkv_bias is not None:
+        qkv_bias = qkv_bias.clone()
+        length = qkv_bias.numel() // 3
+        qkv_bias[length : 2 * length].zero_()
+    qkv = F.linear(x, qkv_weight, qkv_bias)
+    qkv = qkv.reshape(x.size(0), x.size(1), 3, heads, c // heads).permute(2, 0, 3, 1, 4)
+    q, k, v = qkv[0], qkv[1], qkv[2]
+    scores = F.normalize(q, dim=-1) @ k.transpose(-2, -1)
+    if sum(shift) > 0:
+        areas = x.new_zeros((high, wide))
+        count = 0
+        for rows in ((0, -window), (-window, -shift[0]), (-shift[0], None)):
+            for columns in ((0, -window), (-window, -shift[1]), (-shift[1], None)):
+                areas[rows[0] : rows[1], columns[0] : columns[1]] = count
+                count += 1
+        areas = areas.view(high // window, window, wide // window, window)
+        areas = areas.permute(0, 2, 1, 3).reshape(windows, window * window)
+        apart = areas.unsqueeze(1) - areas.unsqueeze(2)
+        mask = apart.masked_fill(apart != 0, -100.0)
+        scores = scores.view(b, windows, heads, x.size(1), x.size(1)) + mask.unsqueeze(1)
+        scores = scores.view(-1, heads, x.size(1), x.size(1))
+    scores = F.dropout(scores.softmax(-1), 0.1, training=training)
+    x = F.linear(scores.matmul(v).transpose(1, 2).reshape(x.size(0), x.size(1), c), proj_weight)
+    x = x.view(b, high // window, wide // window, window, window, c)
+    x = x.permute(0, 1, 3, 2, 4, 5).reshape(b, high, wide, c)
+    if sum(shift) > 0:
+        x = torch.roll(x, shifts=(shift[0], shift[1]), dims=(1, 2))
+    return x[:, :h, :w, :].contiguous()
+
+
+@torch.fx.wrap
+def merged(x: Tensor) -> Tensor:
+    h, w, _ = x.shape[-3:]
+    x = F.pad(x, (0, 0, 0, w % 2, 0, h % 2))
+    parts = [x[..., i::2, j::2, :] for j in range(2) for i in range(2)]
+    return torch.cat(parts, -1)
+
+
+@torch.fx.wrap
+def split_and_scaled(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = x.chunk(2, 1)
+    a = a * 2
+    a += 1
+    y = b.clone()
+    y[:, 1:3].mul_(3)
+    y[..., 0] = scale
+    y[:, 0, 0] = y[:, 1, 0]
+    return a.relu(), y
+
+
 def conv(i: int, o: int, k: int = 3, **options: Any) -> nn.Conv2d:
     return nn.Conv2d(i, o, k, padding=k // 2, **options)
 
@@ -772,3 +847,113 @@ class WrappedFunction(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.b(graded(self.a(x)))
+
+
+@net()
+class WrappedWindows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = conv(3, 8, 1), nn.LayerNorm(8)
+        self.qkv, self.proj = nn.Linear(8, 24), nn.Linear(8, 8, bias=False)
+        self.reduce, self.head = nn.Linear(32, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x).permute(0, 2, 3, 1)
+        weights = (self.qkv.weight, self.proj.weight)
+        x = x + windowed(self.norm(x), *weights, 4, [0, 0], training=self.training)
+        y = windowed(x, *weights, 4, shift=[2, 2], qkv_bias=self.qkv.bias)
+        return self.head(F.relu(self.reduce(merged(x + y))))
+
+
+@net()
+class WrappedSplit(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = conv(3, 12), conv(6, 5), conv(6, 5), conv(5, 4)
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = split_and_scaled(self.a(x), self.scale)
+        return self.d(self.b(one) + self.c(other))
+
+
+@net()
+class ComputedBias(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = conv(3, 8), conv(8, 10), nn.Linear(10, 4)
+        self.dense, self.share = nn.Linear(10, 6, bias=False), nn.Linear(3, 10)
+        self.first, self.last = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(2))
+        self.level = nn.Parameter(torch.randn(3))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.conv2d(self.a(x), self.b.weight, self.share(self.level)).mean((2, 3))
+        bias = torch.cat((self.first, self.last))
+        return self.c(y), self.head(F.relu(F.linear(y, self.dense.weight, bias)))
+
+
+class FusedAttention(nn.Module):
+    """Three heads; how queries, keys and values are told apart is up to `parts`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.qkv, self.proj = nn.Linear(12, 12), nn.Linear(12, 36), nn.Linear(12, 12)
+        self.head = nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        b, n, c = x.shape
+        q, k, v = self.parts(self.qkv(x), b, n)
+        y = (q @ k.transpose(-2, -1) / 2).softmax(-1) @ v
+        return self.head(x + self.proj(y.transpose(1, 2).reshape(b, n, c)))
+
+    def parts(self, qkv: Tensor, b: int, n: int) -> Any:
+        raise NotImplementedError
+
+
+def sequence(batch: int, size: int) -> Tensor:
+    return torch.randn(batch, size, 12)
+
+
+@net(sequence)
+class FusedByIndex(FusedAttention):
+    def parts(self, qkv: Tensor, b: int, n: int) -> Any:
+        qkv = qkv.reshape(b, n, 3, 3, 4).permute(2, 0, 3, 1, 4).contiguous()
+        return qkv[0], qkv[1], qkv[2]
+
+
+@net(sequence)
+class FusedByInnerIndex(FusedAttention):
+    def parts(self, qkv: Tensor, b: int, n: int) -> Any:
+        qkv = qkv.unflatten(-1, (3, 3, 4))
+        return [qkv[..., i, :, :].transpose(1, 2) for i in range(3)]
+
+
+@net(sequence)
+class FusedByChunks(FusedAttention):
+    def parts(self, qkv: Tensor, b: int, n: int) -> Any:
+        q, k, v = qkv.reshape(b, n, 3, 3, 4).chunk(3, 2)
+        q, k = q.squeeze(2), k[:, :, 0]
+        return [part.transpose(1, 2) for part in (q, k, v.reshape(b, n, 3, 4))]
+
+
+@net(sequence)
+class FusedBySelect(FusedAttention):
+    def parts(self, qkv: Tensor, b: int, n: int) -> Any:
+        qkv = qkv.view(b, n, 3, 4, 3).movedim(-1, 1)
+        return [qkv.select(1, i).transpose(1, 2) for i in range(3)]
+
+
+@net(sequence)
+class FusedWithinHeads(FusedAttention):
+    def parts(self, qkv: Tensor, b: int, n: int) -> Any:
+        q, k, v = qkv.reshape(b, n, 3, 12).transpose(1, 2).split(4, -1)
+        return q, k, v
+
+
+@net(sequence)
+class FusedInTwoSteps(FusedAttention):
+    def parts(self, qkv: Tensor, b: int, n: int) -> Any:
+        qkv = qkv.reshape(b, n, 3, 12).permute(2, 0, 1, 3)
+        return qkv.reshape(3, b, n, 3, 4).transpose(2, 3).unbind(0)

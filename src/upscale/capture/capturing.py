@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from upscale.capture.observe import Observer
+from upscale.capture.opening import open_functions
 from upscale.capture.record import Captured, Example
 from upscale.capture.tracing import (
     Traced,
@@ -33,7 +34,7 @@ def capture(model: nn.Module, example: Example) -> Captured:
     bind(model, example)
     try:
         traced = trace_symbolically(model, example)
-        observer = _observe(traced, model, example)
+        traced, observer = _observe_opened(traced, model, example)
     except Exception as first:  # tracing runs the caller's code, which may raise anything
         _check_runs(model, example)
         try:
@@ -67,7 +68,21 @@ def capture(model: nn.Module, example: Example) -> Captured:
         values=observer.values,
         sizes={**{n: i.shape for n, i in observer.values.items()}, **observer.measured},
         training=model.training,
+        doubted=traced.doubted,
     )
+
+
+def _observe_opened(traced: Traced, model: nn.Module, example: Example) -> tuple[Traced, Observer]:
+    """Observe a graph; once more with functions opened, if there are any."""
+    observer = _observe(traced, model, example)
+    busy = {name for name, seen in observer.observed.items() if seen.calls}
+    traced, opened = open_functions(traced, model, example, busy)
+    if opened is not None:
+        try:
+            return opened, _observe(opened, model, example)
+        except CaptureError:
+            pass  # what a function does within may be more than can be followed
+    return traced, observer
 
 
 def _capture_by_export(model: nn.Module, example: Example) -> tuple[Traced, Observer]:

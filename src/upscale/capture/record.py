@@ -98,7 +98,7 @@ class Captured:
     every call, with its shape; `kinds` the class of every module;
     `leaves` the modules without modules in them; `extras` what the
     graph refers to that the model does not own; `sizes` the shapes on the example itself, of
-    which two may have been run.
+    which two may have been run; `doubted` the nodes that may do something else on another input.
     """
 
     name: str
@@ -111,3 +111,4 @@ class Captured:
     values: Mapping[str, TensorInfo]
     sizes: Mapping[str, tuple[int, ...]]
     training: bool
+    doubted: frozenset[str] = frozenset()

@@ -22,11 +22,15 @@ from upscale.layers import copied
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A graph, what it refers to that the model does not own, and how it was made."""
+    """A graph, what it refers to that the model does not own, and how it was made.
+
+    `doubted` nodes call functions that may do something else on another input.
+    """
 
     graph: fx.Graph
     extras: Mapping[str, Any]
     way: str
+    doubted: frozenset[str] = frozenset()
 
     def inputs(self, model: nn.Module, example: Example) -> list[Any]:
         """The example's inputs in the order of the graph's placeholders."""

@@ -77,6 +77,8 @@ class _Analyst:
             self._freeze(node, reads, (), "")
         elif not observed.calls:
             self._visit_silent(node, reads, makes)
+        elif node.name in self.captured.doubted:
+            self._freeze(node, reads, makes, "it may do something else on another input")
         elif node.name in self._opaque:
             self._freeze(node, reads, makes, self._opaque[node.name])
         else:
@@ -144,6 +146,7 @@ class _Analyst:
     def _apply(self, call: Call) -> None:
         operands = tensors(call)
         self._walk.derive(call)
+        self._walk.made.update(call.outs)
         rule = RULES.get(call.op)
         spread = len(operands) == 1 and operands[0] in self._walk.splits
         if spread and rule in (movement, pointwise):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -96,6 +98,31 @@ def merged(given: Split, shape: Sequence[int], out: Sequence[int]) -> int | None
     first, last = spread[0], spread[-1]
     joined = [*shape[:first], given.positions.size, *shape[last + 1 :]]
     return first if spread == list(range(first, last + 1)) and joined == list(out) else None
+
+
+def regrouped(given: Split, shape: Sequence[int], out: Sequence[int]) -> Split | None:
+    """The split that a reshape makes by grouping spread axes anew, if it leaves the others."""
+    axes: list[int | None] = []
+    sizes: list[int] = []
+    rest = list(out)
+    for spread, run in groupby(zip(given.grid.axes, shape, strict=True), lambda a: a[0] is None):
+        if spread:
+            left = math.prod(size for _, size in run)
+            while left > 1 and rest and rest[0] and left % rest[0] == 0:
+                left //= rest[0]
+                axes.append(None)
+                sizes.append(rest.pop(0))
+            if left > 1:
+                return None
+        else:
+            for axis, size in run:
+                # An axis of length one cannot be told from one that comes or goes.
+                if size == 1 or not rest or rest.pop(0) != size:
+                    return None
+                axes.append(axis)
+    if rest or not sizes:
+        return None
+    return Split(given.root, Grid(tuple(axes), tuple(sizes)), given.positions.reshape(sizes))
 
 
 def _run(call: Call, inputs: dict[str, Tensor]) -> list[Tensor]:

@@ -205,7 +205,7 @@ def _convolution(call: Call, walk: Walk, *, row_axis: int, column_axis: int) -> 
         row_axis=row_axis,
         column_axis=column_axis,
         groups=call.argument("groups"),
-        bias=_parameter(call, "bias") if isinstance(bias, Ref) else None,
+        bias=_bias(bias, walk) if isinstance(bias, Ref) else None,
     )
 
 
@@ -225,7 +225,7 @@ def linear(call: Call, walk: Walk) -> None:
         row_axis=0,
         column_axis=1,
         groups=1,
-        bias=_parameter(call, "bias") if isinstance(bias, Ref) else None,
+        bias=_bias(bias, walk) if isinstance(bias, Ref) else None,
     )
 
 
@@ -320,11 +320,11 @@ def movement(call: Call, walk: Walk) -> None:
     walk.moves(call)
 
 
-def _parameter(call: Call, name: str) -> str:
-    value = str(call.argument(name).value)
-    if not value.startswith("@"):
-        raise Declined(f"its {name} is computed, not a parameter")
-    return value
+def _bias(bias: Ref, walk: Walk) -> str:
+    """A bias, which is cut where it is used; one made within the node cannot be reached."""
+    if bias.value in walk.made:
+        raise Declined("its bias is computed within")
+    return bias.value
 
 
 def _channels_pass(call: Call, walk: Walk, read: str, touched: Sequence[int] | range) -> None:

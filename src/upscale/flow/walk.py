@@ -54,13 +54,14 @@ class Walk:
         self.note = ""
         self.relations: list[Relation] = []
         self.inner: set[str] = set()
+        self.made: set[str] = set()
         self._captured = captured
         self._axes: dict[str, list[int]] = {}
         self._made_of: dict[str, set[str]] = {}
 
     def begin(self) -> None:
         """Turn to another node."""
-        self.relations, self.inner, self.note = [], set(), ""
+        self.relations, self.inner, self.made, self.note = [], set(), set(), ""
 
     def forget(self, values: set[str]) -> None:
         """Take back what was said of the node at hand."""
@@ -267,7 +268,7 @@ class Walk:
         computed = given.root == Line(value, GRID)
         if call.op in movement.PERMUTING:
             self._permute_split(call, value, given, computed)
-        elif call.op in movement.RESHAPING:
+        elif call.op in movement.RESHAPING or call.op == "squeeze":
             self._merge_split(call, value, given, computed)
         elif call.op in ("select", "unbind", "chunk", "split", "slice", "narrow") and not computed:
             found = movement.picked(call, value, given)
@@ -290,7 +291,8 @@ class Walk:
     def _merge_split(self, call: Call, value: str, given: movement.Split, computed: bool) -> None:
         axis = movement.merged(given, self.shape(value), self.shape(call.outs[0]))
         if axis is None:
-            raise Declined("its channels are spread over several axes")
+            self._regroup_split(call, value, given, computed)
+            return
         out = Line(call.outs[0], axis)
         if computed:
             self.ties(out, [given.root])
@@ -300,6 +302,13 @@ class Walk:
             self.selects(out, [given.root], np.zeros_like(position), position)
         else:
             raise Declined("its channels come to lie along another axis")
+
+    def _regroup_split(self, call: Call, value: str, given: movement.Split, computed: bool) -> None:
+        shape, out = self.shape(value), self.shape(call.outs[0])
+        found = None if computed else movement.regrouped(given, shape, out)
+        if found is None:
+            raise Declined("its channels are spread over several axes")
+        self._selects_grid(call.outs[0], found)
 
     @staticmethod
     def _rest_in_order(given: movement.Split) -> bool:
