@@ -381,12 +381,13 @@ class Draft:
         c = t.channels
         # A large epsilon: a constant map must not be blown up to its own rounding errors.
         group = f"nn.GroupNorm({self.pick(*(g for g in (1, 2, 3) if c % g == 0))}, {c}, eps=0.1)"
+        centred = f"nn.InstanceNorm2d({c}, eps=0.1)"
         code = {
             "map": (
                 f"nn.BatchNorm2d({c})",
                 group,
                 group,
-                f"nn.InstanceNorm2d({c}, eps=0.1)",
+                centred,
                 f"nn.InstanceNorm2d({c}, eps=0.1, affine=True)",
             ),
             "vector": (f"nn.BatchNorm1d({c})", f"nn.LayerNorm({c}, eps=0.1)"),
@@ -395,7 +396,10 @@ class Draft:
             f"nn.LayerNorm({c}, eps=0.1)",
             f"nn.LayerNorm({c}, eps=0.1, elementwise_affine=False)",
         )
-        return self.let(f"{self.own(self.pick(*code.get(t.kind, last)))}({t})", t, c)
+        norm = self.pick(*code.get(t.kind, last))
+        # The mean of a centred map is zero: pooled, it would be nothing but rounding.
+        after = ".relu()" if norm == centred else ""
+        return self.let(f"{self.own(norm)}({t}){after}", t, c)
 
     def activated(self, t: Made) -> Made:
         """A tensor after an activation, in one of its many spellings."""
