@@ -22,15 +22,8 @@ import torch
 from torch import nn
 
 import upscale
-from scripts.zoo import (
-    SIZES,
-    Case,
-    accepted,
-    enliven,
-    images,
-    random_selection,
-    tell_channels_apart,
-)
+from scripts.zoo.lively import enliven, images, liveliness, tell_channels_apart
+from scripts.zoo.trial import IMAGES, SIZES, Case, accepted, random_selection
 from upscale.capture import Example
 from upscale.verify import compare
 from upscale.zoo import import_torchvision
@@ -71,24 +64,21 @@ def try_one(name: str, seed: int) -> dict[str, Any]:
     native = model.default_cfg["input_size"][1:]  # type: ignore[index]
     shapes = [(1, 3, size, size) for size in SIZES] + [(1, 3, *native)]
     example = accepted(model, shapes)
-    compared = accepted(model, ((2, *example[1:-1], example[-1] + 32), (2, *example[1:])))
+    compared = accepted(model, ((IMAGES, *example[1:-1], example[-1] + 32), (IMAGES, *example[1:])))
     selection = random_selection(model, Case(0.25), seed)
-    variation = enliven(model, selection, example)
+    inputs = images(compared)
+    enliven(model, selection, inputs)
     plan = upscale.plan(model, torch.randn(example), selection)
     exported, masked = upscale.export(model, plan), upscale.mask(model, selection)
-    inputs = images(compared).double()
     verified = compare(exported, masked, Example.of(inputs))
-    nudged = masked.double()
-    with torch.no_grad():
-        plain, moved = nudged(inputs), nudged(inputs * (1 + 1e-14))
-    response = float((plain - moved).abs().max() / plain.abs().max())
+    lively = liveliness(masked.double(), inputs)
     left, before = (sum(p.numel() for p in m.parameters()) for m in (exported, masked))
     return {
         "model": name,
         "status": "exact" if verified.exact else "wrong",
         "relative error": verified.relative_error,
-        "masked model's own response to 1e-14": response,
-        "varies": round(variation, 3),
+        "masked model's own response to 1e-15": lively.to_rounding,
+        "varies": round(lively.variation, 3),
         "parameters left": round(left / before, 3),
         "copies": plan.copies,
         "frozen": sorted({f.operation for f in plan.frozen}),
