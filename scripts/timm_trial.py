@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import upscale
-from scripts.zoo.lively import enliven, images, liveliness, tell_channels_apart
+from scripts.zoo.lively import make_lively, tell_channels_apart
 from scripts.zoo.trial import IMAGES, SIZES, Case, accepted, random_selection
 from upscale.capture import Example
 from upscale.verify import compare
@@ -54,31 +54,39 @@ def draw(seed: int, count: int, most_parameters: int) -> list[str]:
     return drawn
 
 
+def make_model(name: str, seed: int) -> nn.Module:
+    """A model with random weights and channels that all differ; the same for the same seed."""
+    torch.manual_seed(seed)
+    model: nn.Module = timm().create_model(name).eval()
+    tell_channels_apart(model)
+    return model
+
+
 def try_one(name: str, seed: int) -> dict[str, Any]:
     """The row of one model."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    torch.manual_seed(seed)
-    model: nn.Module = timm().create_model(name).eval()
-    tell_channels_apart(model)
+    model = make_model(name, seed)
     native = model.default_cfg["input_size"][1:]  # type: ignore[index]
     shapes = [(1, 3, size, size) for size in SIZES] + [(1, 3, *native)]
     example = accepted(model, shapes)
     compared = accepted(model, ((IMAGES, *example[1:-1], example[-1] + 32), (IMAGES, *example[1:])))
-    selection = random_selection(model, Case(0.25), seed)
-    inputs = images(compared)
-    enliven(model, selection, inputs)
+    lively = make_lively(
+        lambda: make_model(name, seed),
+        lambda model: random_selection(model, Case(0.25), seed),
+        compared,
+    )
+    model, selection = lively.model, lively.selection
     plan = upscale.plan(model, torch.randn(example), selection)
     exported, masked = upscale.export(model, plan), upscale.mask(model, selection)
-    verified = compare(exported, masked, Example.of(inputs))
-    lively = liveliness(masked.double(), inputs)
+    verified = compare(exported, masked, Example.of(lively.inputs))
     left, before = (sum(p.numel() for p in m.parameters()) for m in (exported, masked))
     return {
         "model": name,
         "status": "exact" if verified.exact else "wrong",
         "relative error": verified.relative_error,
-        "masked model's own response to 1e-15": lively.to_rounding,
-        "varies": round(lively.variation, 3),
+        "masked model's own response to 1e-15": lively.measured.to_rounding,
+        "varies": round(lively.measured.variation, 3),
         "parameters left": round(left / before, 3),
         "copies": plan.copies,
         "frozen": sorted({f.operation for f in plan.frozen}),

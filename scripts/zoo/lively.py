@@ -8,6 +8,7 @@ computes from the very images that are compared, and its norms are damped as far
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,6 +43,33 @@ class Liveliness:
     def calm(self) -> bool:
         """Whether the model makes so little of rounding that an exact export can show it."""
         return self.to_rounding <= MOST_RESPONSE
+
+
+@dataclass(frozen=True, slots=True)
+class Lively:
+    """A model, what it is to keep, the inputs that it is scaled for, and how it answers them."""
+
+    model: nn.Module
+    selection: upscale.Selection
+    inputs: Tensor
+    measured: Liveliness
+
+
+def make_lively(
+    make: Callable[[], nn.Module],
+    select: Callable[[nn.Module], upscale.Selection],
+    shape: Shape,
+) -> Lively:
+    """A model enlivened, with as little damping as makes it calm: all there is, if none does."""
+    for damping in DAMPING:
+        model = make()
+        selection = select(model)
+        inputs = images(shape)
+        enliven(model, selection, inputs, damping)
+        measured = liveliness(upscale.mask(model, selection).double(), inputs)
+        if measured.calm:
+            break
+    return Lively(model, selection, inputs, measured)
 
 
 @torch.no_grad()

@@ -14,15 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from scripts.zoo.lively import (
-    DAMPING,
-    Liveliness,
-    Shape,
-    enliven,
-    images,
-    liveliness,
-    tell_channels_apart,
-)
+from scripts.zoo.lively import Liveliness, Shape, make_lively, tell_channels_apart
 from scripts.zoo.prunable import attends, frozen_shares, prunable_share, weights_of
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
@@ -190,18 +182,16 @@ class Pruned:
 
 def prune(name: str, case: Case, seed: int, example: Shape, compared: Shape) -> Pruned:
     """Select, plan, export and mask; the model itself goes before its float64 copies come."""
-    for damping in DAMPING:
-        model = make_model(name, seed)
-        selection = random_selection(model, case, seed)
-        inputs = images(compared)
-        enliven(model, selection, inputs, damping)
-        lively = liveliness(upscale.mask(model, selection).double(), inputs)
-        if lively.calm:
-            break
+    lively = make_lively(
+        lambda: make_model(name, seed), lambda model: random_selection(model, case, seed), compared
+    )
+    model, selection = lively.model, lively.selection
     plan, plan_seconds = timed(lambda: upscale.plan(model, torch.randn(example), selection))
     exported, export_seconds = timed(lambda: upscale.export(model, plan))
     masked = upscale.mask(model, selection)
-    return Pruned(exported, masked, plan, inputs, lively, plan_seconds, export_seconds)
+    return Pruned(
+        exported, masked, plan, lively.inputs, lively.measured, plan_seconds, export_seconds
+    )
 
 
 def judge(case: Case, error: float, lively: Liveliness, seen: float, plan_seconds: float) -> str:
