@@ -52,7 +52,7 @@ unit: $(STAMP)  ## the tests
 	$(BIN)/python -m pytest -n 2 tests
 
 zoo: $(STAMP)  ## every torchvision classifier, exported against masked, as a table (about an hour)
-	$(BIN)/python scripts/zoo.py
+	$(BIN)/python -m scripts.zoo
 
 random: $(STAMP)  ## 5,000 random networks, exported against masked
 	$(BIN)/python scripts/random_networks.py

@@ -22,15 +22,8 @@ import torch
 from torch import nn
 
 import upscale
-from scripts.zoo import (
-    SIZES,
-    Case,
-    accepted,
-    enliven,
-    images,
-    random_selection,
-    tell_channels_apart,
-)
+from scripts.zoo.lively import make_lively, tell_channels_apart
+from scripts.zoo.trial import IMAGES, SIZES, Case, accepted, random_selection
 from upscale.capture import Example
 from upscale.verify import compare
 from upscale.zoo import import_torchvision
@@ -61,34 +54,39 @@ def draw(seed: int, count: int, most_parameters: int) -> list[str]:
     return drawn
 
 
+def make_model(name: str, seed: int) -> nn.Module:
+    """A model with random weights and channels that all differ; the same for the same seed."""
+    torch.manual_seed(seed)
+    model: nn.Module = timm().create_model(name).eval()
+    tell_channels_apart(model)
+    return model
+
+
 def try_one(name: str, seed: int) -> dict[str, Any]:
     """The row of one model."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    torch.manual_seed(seed)
-    model: nn.Module = timm().create_model(name).eval()
-    tell_channels_apart(model)
+    model = make_model(name, seed)
     native = model.default_cfg["input_size"][1:]  # type: ignore[index]
     shapes = [(1, 3, size, size) for size in SIZES] + [(1, 3, *native)]
     example = accepted(model, shapes)
-    compared = accepted(model, ((2, *example[1:-1], example[-1] + 32), (2, *example[1:])))
-    selection = random_selection(model, Case(0.25), seed)
-    variation = enliven(model, selection, example)
+    compared = accepted(model, ((IMAGES, *example[1:-1], example[-1] + 32), (IMAGES, *example[1:])))
+    lively = make_lively(
+        lambda: make_model(name, seed),
+        lambda model: random_selection(model, Case(0.25), seed),
+        compared,
+    )
+    model, selection = lively.model, lively.selection
     plan = upscale.plan(model, torch.randn(example), selection)
     exported, masked = upscale.export(model, plan), upscale.mask(model, selection)
-    inputs = images(compared).double()
-    verified = compare(exported, masked, Example.of(inputs))
-    nudged = masked.double()
-    with torch.no_grad():
-        plain, moved = nudged(inputs), nudged(inputs * (1 + 1e-14))
-    response = float((plain - moved).abs().max() / plain.abs().max())
+    verified = compare(exported, masked, Example.of(lively.inputs))
     left, before = (sum(p.numel() for p in m.parameters()) for m in (exported, masked))
     return {
         "model": name,
         "status": "exact" if verified.exact else "wrong",
         "relative error": verified.relative_error,
-        "masked model's own response to 1e-14": response,
-        "varies": round(variation, 3),
+        "masked model's own response to 1e-15": lively.measured.to_rounding,
+        "varies": round(lively.measured.variation, 3),
         "parameters left": round(left / before, 3),
         "copies": plan.copies,
         "frozen": sorted({f.operation for f in plan.frozen}),

@@ -187,7 +187,8 @@ def tied_lines(flow: ChannelFlow) -> list[tuple[Line, ...]]:
         if step.executed:
             for relation in step.relations:
                 if isinstance(relation, Pass):
-                    lead = next(line for line in relation.reads if not line.value.startswith("@"))
+                    computed = [r for r in relation.reads if not r.value.startswith("@")]
+                    lead = (computed or relation.reads)[0]
                     here = Line(f"{step.node} {lead.value}", lead.axis)
                     if lead in flow.blocks:
                         users[here].append(lead)

@@ -40,12 +40,7 @@ def capture(model: nn.Module, example: Example) -> Captured:
         try:
             traced, observer = _capture_by_export(model, example)
         except Exception as second:
-            raise CaptureError(
-                f"{type(model).__name__} cannot be captured. torch.fx says: {_first_line(first)} "
-                f"torch.export says: {_first_line(second)} Python control flow on the values of "
-                "tensors is the usual cause: keep it out of the part to be pruned, or wrap the "
-                "function that has it with torch.fx.wrap"
-            ) from first
+            raise CaptureError(_why_not(model, first, second)) from first
     return Captured(
         name=type(model).__name__,
         graph=traced.graph,
@@ -93,6 +88,18 @@ def _capture_by_export(model: nn.Module, example: Example) -> tuple[Traced, Obse
         # Writes in place through views are gone from the functional form, with some structure.
         traced = trace_by_export(model, example.copied(), functional=True)
         return traced, _observe(traced, model, example)
+
+
+def _why_not(model: nn.Module, first: Exception, second: Exception) -> str:
+    """What to tell of a model that neither way captures: its own cause, where it is known."""
+    if isinstance(first, CaptureError):
+        return f"{type(model).__name__} cannot be captured: {_first_line(first)}"
+    return (
+        f"{type(model).__name__} cannot be captured. torch.fx says: {_first_line(first)} "
+        f"torch.export says: {_first_line(second)} Python control flow on the values of "
+        "tensors is the usual cause: keep it out of the part to be pruned, or wrap the "
+        "function that has it with torch.fx.wrap"
+    )
 
 
 def _check_devices(model: nn.Module, example: Example) -> None:

@@ -91,14 +91,42 @@ def trace_by_export(model: nn.Module, example: Example, *, functional: bool = Fa
         program = torch.export.export(
             model, example.args, dict(example.kwargs), dynamic_shapes=dynamic
         )
+        _say_what_is_shared(program.graph_module)
         if functional:
             program = program.run_decompositions({})
         module = program.module()
+    _let_views_copy(module.graph)
     owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
     targets = {str(n.target) for n in module.graph.nodes if n.op in ("get_attr", "call_module")}
     extras = {target: _attribute(module, target) for target in sorted(targets - owned)}
     return Traced(module.graph, extras, "export")
+
+
+DROPOUTS = {
+    torch.ops.aten.dropout.default,
+    torch.ops.aten.feature_dropout.default,
+    torch.ops.aten.alpha_dropout.default,
+    torch.ops.aten.feature_alpha_dropout.default,
+}
+
+
+def _say_what_is_shared(module: fx.GraphModule) -> None:
+    """Call dropout an alias where it drops nothing: it hands back the very tensor it was given.
+
+    Its schema hides that, so a write into one of the two would pass the other by.
+    """
+    for node in module.graph.nodes:
+        if node.target in DROPOUTS and node.args[2] is False:
+            node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
+    module.recompile()
+
+
+def _let_views_copy(graph: fx.Graph) -> None:
+    """A view fits strides that the example had; a narrower tensor may be laid out otherwise."""
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
 
 
 class _Tracer(fx.Tracer):

@@ -309,9 +309,22 @@ def pixel_shuffle(call: Call, walk: Walk) -> None:
 MOVEMENTS = """
     cat concat stack split split_with_sizes chunk tensor_split narrow slice select unbind
     index_select roll flip view reshape _unsafe_view view_as flatten unflatten permute transpose
-    movedim swapaxes swapdims t squeeze unsqueeze expand repeat tile pixel_unshuffle
+    movedim swapaxes swapdims t squeeze unsqueeze repeat tile pixel_unshuffle
     channel_shuffle native_channel_shuffle
 """.split()
+
+
+@rule("expand")
+def expand(call: Call, walk: Walk) -> None:
+    """A parameter's own axes are followed from here: a class token has the stream's order."""
+    read, out = tensors(call)[0], call.outs[0]
+    if not read.startswith("@"):
+        walk.moves(call)
+        return
+    new = len(walk.shape(out)) - len(walk.shape(read))
+    for axis, size in enumerate(walk.shape(read)):
+        if size > 1:
+            walk.ties(Line(out, axis + new), [Line(read, axis)])
 
 
 @rule(*MOVEMENTS)

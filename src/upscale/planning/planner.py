@@ -244,6 +244,8 @@ class _Planner:
         """A result lies as what it is made of, if possible as something computed elsewhere."""
         tensors = [line for line in relation.reads if not line.value.startswith("@")]
         tracked = [line for line in tensors if line in self._flow.classes]
+        if not tracked:
+            return self._ranked(relation.out, free=True)
         rooted_ones = [line for line in tracked if not self._layouts.is_select(line)]
         lead = (rooted_ones or tracked)[0]
         layout = self._layouts.arrange(lead, np.flatnonzero(self._live.lines[relation.out]))
@@ -305,11 +307,14 @@ class _Planner:
         live = self._live.lines[relation.out]
         if relation.channelwise and len(columns) and relation.read in self._flow.classes:
             return self._layouts.arrange(relation.read, np.flatnonzero(live))
-        classes = self._flow.classes[relation.out]
+        return self._ranked(relation.out, free=relation.groups == 1 or relation.channelwise)
+
+    def _ranked(self, line: Line, *, free: bool) -> Positions:
+        """The layout of a line that is made here: in the order found for its channels."""
+        live, classes = self._live.lines[line], self._flow.classes[line]
         ranked = self._ranks.keys() >= {int(c) for c in classes[live]}
-        free = relation.groups == 1 or relation.channelwise
         rank = self._ranks if ranked and free else None
-        return rooted(classes, live, rank, nested=relation.out in self._nested)
+        return rooted(classes, live, rank, nested=line in self._nested)
 
     def _witness(self, line: Line) -> Positions:
         """One position of a value that is read for its shape alone."""

@@ -1,0 +1,306 @@
+"""The trial of one model: prune it, compare, and check that comparing shows anything."""
+
+from __future__ import annotations
+
+import gc
+import random
+import resource
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+import upscale
+from scripts.zoo.lively import Liveliness, Shape, make_lively, tell_channels_apart
+from scripts.zoo.prunable import attends, frozen_shares, prunable_share, weights_of
+from upscale.capture import Example, capture
+from upscale.flow.analyse import analyse
+from upscale.flow.domain import ChannelFlow
+from upscale.layers import columns, layers, weight_names, weight_of
+from upscale.verify import TOLERANCE, compare
+from upscale.zoo import import_torchvision, torchvision_model
+
+SIZES = (64, 96, 224)
+IMAGES = 4
+MOST_PLAN_SECONDS = 60.0
+LEAST_VARIATION = 1e-2
+LEAST_MOVE = 1e-5
+LEAST_SEEN = 1e-7
+LEAST_PRUNABLE = 0.95
+EMPTY_SHARE = 0.1
+SWAPPED_LAYERS = 4
+SWAPS = 4
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A share of columns that every layer drops; some layers drop all of them if `empty`."""
+
+    share: float
+    empty: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.share:.0%}, some empty" if self.empty else f"{self.share:.0%}"
+
+
+CASES = (Case(0.25), Case(0.75))
+EMPTY_CASE = Case(0.25, empty=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """What one case of one model gave.
+
+    `to_rounding`, `to_nudge` and `variation` are the masked model's `Liveliness`, `swaps_seen`
+    the least relative error that swapped channels made (see `least_seen`). `reads` counts the
+    uses of a tensor with channels by an operation of the export, `copies` those of them that
+    gather or copy by runs.
+    """
+
+    case: str
+    status: str
+    relative_error: float
+    to_rounding: float
+    to_nudge: float
+    variation: float
+    swaps_seen: float
+    layers_pruned: int
+    parameters_left: float
+    copies: int
+    reads: int
+    plan_seconds: float
+    export_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """What one model gave: what can be pruned of it, and its cases.
+
+    `prunable` is the share of the weights of convolutions and linears that lie in prunable
+    layers (see `prunable_weights`), `frozen` the share of all parameters that an operation
+    without a rule keeps whole, by operation. Layers that evaluation never reaches count in
+    neither.
+    """
+
+    model: str
+    attends: bool
+    example: Shape
+    compared: Shape
+    layers: int
+    unreached: int
+    prunable: float
+    frozen: Mapping[str, float]
+    cases: tuple[CaseResult, ...]
+    peak_mib: float
+
+
+def try_model(name: str, cases: Iterable[Case], seed: int) -> ModelResult:
+    """Prune one model in every case and compare."""
+    model = make_model(name, seed)
+    sizes = (*SIZES, *native_sizes(name))
+    example = accepted(model, ((1, 3, size, size) for size in sizes))
+    height, width = example[2:]
+    compared = accepted(model, ((IMAGES, 3, height, width + 32), (IMAGES, 3, height, width)))
+    captured = capture(model, Example.of(torch.randn(example)))
+    flow = analyse(captured)
+    read = {value for step in flow.steps for value in step.reads}
+    unreached = {f"@{weight}" for weight in weights_of(model)} - read
+    count = len(weights_of(model)) - len(unreached)
+    prunable = prunable_share(model, flow, unreached)
+    frozen = frozen_shares(model, captured, flow, unreached)
+    del model
+    results = []
+    for case in cases:
+        results.append(try_case(name, case, seed, flow, example, compared))
+        gc.collect()
+    return ModelResult(
+        model=name,
+        attends=attends(captured),
+        example=example,
+        compared=compared,
+        layers=count,
+        unreached=len(unreached),
+        prunable=prunable,
+        frozen=frozen,
+        cases=tuple(results),
+        peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    )
+
+
+def try_case(
+    name: str, case: Case, seed: int, flow: ChannelFlow, example: Shape, compared: Shape
+) -> CaseResult:
+    """Prune in one case, and compare.
+
+    Models that are done with are collected at once, here and after: graph modules hold on to
+    themselves, and the largest models leave no room for another copy.
+    """
+    pruned = prune(name, case, seed, example, compared)
+    gc.collect()
+    exported, masked, plan = pruned.exported, pruned.masked, pruned.plan
+    error = compare(exported, masked, Example.of(pruned.inputs)).relative_error
+    left = {weight: p.numel() for weight, p in exported.named_parameters()}
+    before = {weight: p.numel() for weight, p in masked.named_parameters()}
+    weights = weights_of(masked).keys() - set(plan.unreached)
+    del masked, pruned.masked
+    seen = least_seen(exported.double(), pruned.inputs[:1], seed)
+    return CaseResult(
+        case=case.name,
+        status=judge(case, error, pruned.lively, seen, pruned.plan_seconds),
+        relative_error=error,
+        to_rounding=pruned.lively.to_rounding,
+        to_nudge=pruned.lively.to_nudge,
+        variation=pruned.lively.variation,
+        swaps_seen=seen,
+        layers_pruned=sum(w not in left or left[w] < before[w] for w in weights),
+        parameters_left=sum(left.values()) / sum(before.values()),
+        copies=plan.copies,
+        reads=reads_left(flow, plan),
+        plan_seconds=pruned.plan_seconds,
+        export_seconds=pruned.export_seconds,
+    )
+
+
+@dataclass(slots=True)
+class Pruned:
+    """A model exported and masked, the inputs to compare them on, and how that went."""
+
+    exported: nn.Module
+    masked: nn.Module
+    plan: upscale.Plan
+    inputs: Tensor
+    lively: Liveliness
+    plan_seconds: float
+    export_seconds: float
+
+
+def prune(name: str, case: Case, seed: int, example: Shape, compared: Shape) -> Pruned:
+    """Select, plan, export and mask; the model itself goes before its float64 copies come."""
+    lively = make_lively(
+        lambda: make_model(name, seed), lambda model: random_selection(model, case, seed), compared
+    )
+    model, selection = lively.model, lively.selection
+    plan, plan_seconds = timed(lambda: upscale.plan(model, torch.randn(example), selection))
+    exported, export_seconds = timed(lambda: upscale.export(model, plan))
+    masked = upscale.mask(model, selection)
+    return Pruned(
+        exported, masked, plan, lively.inputs, lively.measured, plan_seconds, export_seconds
+    )
+
+
+def judge(case: Case, error: float, lively: Liveliness, seen: float, plan_seconds: float) -> str:
+    """`exact`, or what is wrong: `wrong`, `slow`, or that the comparison shows nothing.
+
+    It shows nothing where the output is `constant` over images, or where it is `blind` to
+    swapped channels. Layers that keep nothing may make it so; that is no fault.
+    """
+    if not error <= TOLERANCE:
+        return "wrong"
+    if not case.empty:
+        if lively.variation < LEAST_VARIATION or lively.to_nudge < LEAST_MOVE:
+            return "constant"
+        if seen < LEAST_SEEN:
+            return "blind"
+    return "exact" if plan_seconds <= MOST_PLAN_SECONDS else "slow"
+
+
+@torch.no_grad()
+def least_seen(exported: nn.Module, inputs: Tensor, seed: int) -> float:
+    """The relative error that the least visible of a few layers makes if its channels are swapped.
+
+    The layers lie evenly between the first and the last. In each, two output channels trade
+    their weights, a few times over if nothing comes of it: some channels are kept though nobody
+    reads them.
+    """
+    generator = random.Random(seed)
+    inputs = inputs.double()
+    plain = exported(inputs)
+    swappable = [layer for layer in layers(exported).values() if len(weight_of(layer)) > 1]
+    last = len(swappable) - 1
+    chosen = {round(at * last / (SWAPPED_LAYERS - 1)) for at in range(SWAPPED_LAYERS)}
+    least = float("inf")
+    for layer in (swappable[at] for at in sorted(chosen)):
+        seen = 0.0
+        for _ in range(SWAPS):
+            one, other = generator.sample(range(len(weight_of(layer))), 2)
+            swap_rows(layer, one, other)
+            seen = max(seen, float((exported(inputs) - plain).abs().max() / plain.abs().max()))
+            swap_rows(layer, one, other)
+            if seen >= LEAST_SEEN:
+                break
+        least = min(least, seen)
+    return least
+
+
+@torch.no_grad()
+def swap_rows(layer: nn.Module, one: int, other: int) -> None:
+    """Let two rows of a layer's weight trade places: a wrong export."""
+    weight = weight_of(layer)
+    weight[[one, other]] = weight[[other, one]]
+
+
+def make_model(name: str, seed: int) -> nn.Module:
+    """A model with random weights and channels that all differ; the same for the same seed."""
+    torch.manual_seed(seed)
+    model = torchvision_model(name)
+    tell_channels_apart(model)
+    return model
+
+
+def timed(action: Callable[[], Result]) -> tuple[Result, float]:
+    """What an action gives and the processor seconds it took, on one thread."""
+    start = time.process_time()
+    result = action()
+    return result, time.process_time() - start
+
+
+def native_sizes(name: str) -> tuple[int, ...]:
+    """The image sizes that a model's published weights were made for, smallest first."""
+    weights = import_torchvision().models.get_model_weights(name)
+    return tuple(sorted({weight.transforms.keywords["crop_size"] for weight in weights}))
+
+
+def accepted(model: nn.Module, shapes: Iterable[Shape]) -> Shape:
+    """The first shape of input that a model takes."""
+    complaints = []
+    for shape in shapes:
+        try:
+            with torch.inference_mode():
+                model(torch.randn(shape))
+        except Exception as error:  # a model may refuse a size by any exception
+            complaints.append(f"{shape}: {error}")
+        else:
+            return shape
+    raise SystemExit("the model takes none of " + "; ".join(complaints))
+
+
+def random_selection(model: nn.Module, case: Case, seed: int) -> upscale.Selection:
+    """Every layer drops the case's share of its columns; at least one stays, unless `empty`."""
+    generator = random.Random(f"{seed} {case.name}")
+    names = weight_names(model)
+    by_weight: dict[str, list[int]] = {}
+    for name, layer in layers(model).items():
+        count = columns(layer)
+        staying = max(1, count - round(case.share * count))
+        if case.empty and generator.random() < EMPTY_SHARE:
+            staying = 0
+        by_weight.setdefault(names[name], generator.sample(range(count), staying))
+    if case.empty and all(by_weight.values()):
+        by_weight[generator.choice(sorted(by_weight))] = []
+    return upscale.Selection(kept={name: by_weight[names[name]] for name in layers(model)})
+
+
+def reads_left(flow: ChannelFlow, plan: upscale.Plan) -> int:
+    """How often an operation of the export reads a tensor that has channels."""
+    return len(plan.joins) + sum(
+        not value.startswith("@") and bool(flow.lines_of(value))
+        for step in flow.steps
+        if step.executed and not step.shape_only and step.node not in plan.gone
+        for value in step.reads
+    )

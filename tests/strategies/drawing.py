@@ -1,0 +1,57 @@
+"""The strategy: networks of a few ingredients each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+import tests.strategies.ingredients  # noqa: F401  (registers them)
+from tests.strategies.draft import Draft
+from tests.strategies.network import SIZE, Network, build, outputs
+
+MOST_OPS = 12
+
+
+@st.composite
+def networks(draw: DrawFn) -> Network:
+    """Any network of a few ingredients, and masks for its layers."""
+    draft = Draft(draw)
+    draft.begin()
+    # A choice to go on before each ingredient lets any one of them shrink away by itself.
+    while len(draft.ops) < MOST_OPS and draft.pick(False, *[True] * 19):
+        draft.grow()
+    returns = draft.finish()
+    network = Network(
+        inputs=tuple(draft.inputs),
+        ops=tuple(draft.ops),
+        returns=returns,
+        dtype=draft.dtype,
+        batch=draft.pick(1, 2, 3),
+        by_keyword=draft.pick(False, False, False, True),
+        fixed=draft.fixed,
+        kept=draft.masks(),
+        order=draft.pick("none", "optimal", "mrap"),
+    )
+    return network if ".view(" not in network.source or runs(network) else reshaped(network)
+
+
+def runs(network: Network) -> bool:
+    """Whether the network runs at all; views fail where memory does not lie as they need it."""
+    try:
+        outputs(build(network), network.example(2, SIZE))
+    except RuntimeError as error:
+        if "view" in str(error):
+            return False
+        raise
+    return True
+
+
+def reshaped(network: Network) -> Network:
+    """The same network with a reshape in place of every view."""
+    ops = tuple(
+        replace(op, lines=tuple(line.replace(".view(", ".reshape(") for line in op.lines))
+        for op in network.ops
+    )
+    return replace(network, ops=ops)
