@@ -164,7 +164,10 @@ def _is_joined(node: fx.Node, before: dict[str, fx.Node]) -> bool:
     sources = {_source(part) for part in node.all_input_nodes}
     if len(sources) > 1 or any(_makes_zeros(part) for part in node.all_input_nodes):
         return True
-    if sources.pop().target is torch.cat:
+    if sources.pop().target in (
+        torch.cat,
+        F.pad,
+    ):  # what runs in the export is not put together anew
         return False
     operand = _operand(node, before)
     while operand.target not in JOINING:
