@@ -31,8 +31,9 @@ Shape = tuple[int, ...]
 class Liveliness:
     """How a model answers on the images compared; all relative to the size of its output.
 
-    `to_rounding` and `to_nudge` tell how far the output moves when the images are scaled by
-    `1 + ROUNDING` and `1 + NUDGE`, `variation` how far outputs for different images are apart.
+    `to_rounding` and `to_nudge` tell how far the output moves when every pixel is moved at random
+    by shares of `ROUNDING` and `NUDGE`, `variation` how far outputs for different images are
+    apart. Scaling all pixels alike would not do: a normalisation may take that back.
     """
 
     to_rounding: float
@@ -127,9 +128,10 @@ def liveliness(masked: nn.Module, inputs: Tensor) -> Liveliness:
     inputs = inputs.double()
     plain = masked(inputs)
     size = plain.abs().max()
+    noise = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0)).double()
     return Liveliness(
-        to_rounding=float((masked(inputs * (1 + ROUNDING)) - plain).abs().max() / size),
-        to_nudge=float((masked(inputs * (1 + NUDGE)) - plain).abs().max() / size),
+        to_rounding=float((masked(inputs * (1 + ROUNDING * noise)) - plain).abs().max() / size),
+        to_nudge=float((masked(inputs * (1 + NUDGE * noise)) - plain).abs().max() / size),
         variation=float((plain - plain.mean(0)).abs().max() / size),
     )
 

@@ -80,8 +80,8 @@ def document(rows: list[dict[str, Any]], about: Mapping[str, str]) -> str:
             "exported model is compared with the masked one in float64.",
             "",
             f"A row fails where the relative error exceeds {TOLERANCE:.0e}, where outputs for "
-            f"different images are less than {LEAST_VARIATION:.0%} apart, where scaling the input "
-            f"by {1 + NUDGE} moves them by less than {LEAST_MOVE:.0e}, where a wrong export "
+            f"different images are less than {LEAST_VARIATION:.0%} apart, where moving pixels "
+            f"by {NUDGE:.0e} moves them by less than {LEAST_MOVE:.0e}, where a wrong export "
             f"differs by less than {LEAST_SEEN:.0e}, where a plan takes more than "
             f"{MOST_PLAN_SECONDS:.0f} s, or where a model without attention has less than "
             f"{LEAST_PRUNABLE:.0%} of its weights in prunable layers.",
