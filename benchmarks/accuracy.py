@@ -1,4 +1,4 @@
-"""What constraints cost: `python benchmarks/accuracy.py [--data DIR] [--images N] [--depths 20 56]`.
+"""What constraints cost: `python benchmarks/accuracy.py [--data DIR] [--images N] [--report]`.
 
 Top-1 of trained CIFAR-10 ResNets after pruning, without training: five criteria, three
 constraints, both sides, shares of parameters from 0 to 60%. Each result is a line of
@@ -17,7 +17,8 @@ import importlib
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,6 +28,7 @@ from cifar import images, trained
 from torch import Tensor, nn
 
 import upscale
+from upscale.selection.importance import Study, importance_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "benchmarks" / "results" / "accuracy.jsonl"
@@ -84,14 +86,38 @@ def cells(depths: Sequence[int], count: int) -> Iterator[Cell]:
     )
 
 
-def measure(cell: Cell, model: nn.Module, test: tuple[Tensor, Tensor], train: Tensor) -> Record:
+@dataclass
+class Remembered:
+    """A criterion that scores a model once: its scores do not depend on the amount."""
+
+    name: str
+    scores: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+
+    @property
+    def comparable(self) -> bool:
+        return importance_of(self.name).comparable
+
+    def score(self, study: Study) -> dict[str, Tensor]:
+        """The scores of a study, from memory if they were asked for before."""
+        if study.side not in self.scores:
+            self.scores[study.side] = importance_of(self.name).score(study)
+        return self.scores[study.side]
+
+
+def measure(
+    cell: Cell,
+    model: nn.Module,
+    importance: Remembered,
+    test: tuple[Tensor, Tensor],
+    train: Tensor,
+) -> Record:
     """Select, mask, and count right answers."""
     start = time.perf_counter()
     selection = upscale.select(
         model,
         EXAMPLE,
         amount=upscale.Parameters(cell.share),
-        importance=cell.importance,
+        importance=importance,
         scope=SCOPES.get(cell.importance, "local"),
         side=cell.side,
         constraint=cell.constraint,
@@ -198,8 +224,8 @@ def findings(done: dict[Cell, Record], model: str, count: int) -> list[str]:
             wins = sum(gain > 0 for gain, _ in gains)
             worst, where = min(gains, key=lambda pair: pair[0])
             lines.append(
-                f"- {side} side: `none` minus `segment` is {fmean(g for g, _ in gains):+.1f} points "
-                f"on average over {len(gains)} settings; it is ahead in {wins}. At worst it is "
+                f"- {side} side: `none` minus `segment` is {fmean(g for g, _ in gains):+.1f} "
+                f"points on average over {len(gains)} settings; it is ahead in {wins}. At worst it is "
                 f"{worst:+.1f} ({where.importance}, {where.share:.0%})."
             )
             for importance in CRITERIA:
@@ -209,8 +235,8 @@ def findings(done: dict[Cell, Record], model: str, count: int) -> list[str]:
     kept = recovered(done, model, count)
     if kept:
         lines.append(
-            f"- `contiguous` keeps {kept[0]:.0%} of what `none` gains over `segment`, averaged over "
-            f"{kept[1]} settings from 5 to 30%."
+            f"- `contiguous` keeps {kept[0]:.0%} of what `none` gains over `segment`, averaged "
+            f"over {kept[1]} settings from 5 to 30%."
         )
     copied = [
         r.copied_bytes for c, r in done.items() if c.constraint == "contiguous" and c.model == model
@@ -218,6 +244,19 @@ def findings(done: dict[Cell, Record], model: str, count: int) -> list[str]:
     if copied:
         lines.append(f"- `contiguous` copies {max(b or 0 for b in copied)} bytes at most.")
     return lines
+
+
+def line_of(
+    records: dict[Cell, Record],
+    model: str,
+    importance: str,
+    count: int,
+    side: str,
+    constraint: str,
+) -> list[Record]:
+    """What was measured for one line of a plot."""
+    found = [records.get(Cell(model, importance, side, constraint, s, count)) for s in SHARES]
+    return [record for record in found if record]
 
 
 def plot(records: dict[Cell, Record], count: int, directory: Path) -> None:
@@ -230,10 +269,7 @@ def plot(records: dict[Cell, Record], count: int, directory: Path) -> None:
     for model in sorted({cell.model for cell in records}):
         figure, axes = pyplot.subplots(1, 3, figsize=(13, 4))
         for importance in CRITERIA:
-
-            def line(side: str, constraint: str, name: str = importance) -> list[Record]:
-                found = [records.get(Cell(model, name, side, constraint, s, count)) for s in SHARES]
-                return [record for record in found if record]
+            line = partial(line_of, records, model, importance, count)
 
             for constraint, style in styles.items():
                 own = line("input", constraint)
@@ -317,6 +353,7 @@ def run(arguments: argparse.Namespace) -> None:
     test = images(arguments.data, "test", arguments.images)
     train, _ = images(arguments.data, "train", 500)
     models = {f"ResNet-{depth}": trained(depth, arguments.data) for depth in arguments.depths}
+    criteria: dict[tuple[str, str], Remembered] = {}
     begun = time.monotonic()
     RECORDS.parent.mkdir(exist_ok=True)
     todo = list(cells(arguments.depths, arguments.images))[part - 1 :: parts]
@@ -325,7 +362,8 @@ def run(arguments: argparse.Namespace) -> None:
             break
         if cell in load():
             continue
-        record = measure(cell, models[cell.model], test, train)
+        criterion = criteria.setdefault((cell.model, cell.importance), Remembered(cell.importance))
+        record = measure(cell, models[cell.model], criterion, test, train)
         with RECORDS.open("a") as stream:
             stream.write(json.dumps(asdict(record)) + "\n")
         print(

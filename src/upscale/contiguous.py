@@ -63,7 +63,11 @@ class Windowed:
 def keep_contiguous(
     flow: ChannelFlow, kept: Mapping[str, Flags], scores: Mapping[str, Scores], slack: float
 ) -> Windowed:
-    """Let each weight keep as many channels as it does, but so that nothing has to be copied."""
+    """Let each weight keep as many channels as it does, but so that pruning copies nothing.
+
+    What even the whole model would copy, a flip of channels for instance, does not count.
+    """
+    least: int | None = None
     streams = list(_streams(flow, kept))
     ways = [FREE if stream.plain or stream.alone else WHOLE for stream in streams]
     found = [
@@ -74,6 +78,10 @@ def keep_contiguous(
         plan = make_plan(
             flow, _positions(windowed.kept), "optimal", windows=_positions(windowed.read)
         )
+        if plan.copied_bytes and least is None:
+            least = make_plan(flow, {}, "optimal").copied_bytes
+        if plan.copied_bytes <= (least or 0):
+            return windowed
         guilty = _guilty(plan, flow, streams, ways)
         if not guilty:
             return windowed
@@ -174,9 +182,7 @@ def _together(kept: Mapping[str, Flags], found: list[list[tuple[Part, Flags, Fla
 
 
 def _guilty(plan: Plan, flow: ChannelFlow, streams: list[Stream], ways: list[int]) -> list[int]:
-    """The freest of the streams that a plan copies channels of, if it copies any."""
-    if not plan.copied_bytes:
-        return []
+    """The freest of the streams that a plan copies channels of."""
     cut = untied(flow, written_anew(flow))
     carried = carried_classes(cut)
     copying = [edge for edge in (*plan.edges, *plan.joins) if edge.copied_bytes]
