@@ -225,8 +225,8 @@ def findings(done: dict[Cell, Record], model: str, count: int) -> list[str]:
             worst, where = min(gains, key=lambda pair: pair[0])
             lines.append(
                 f"- {side} side: `none` minus `segment` is {fmean(g for g, _ in gains):+.1f} "
-                f"points on average over {len(gains)} settings; it is ahead in {wins}. At worst it is "
-                f"{worst:+.1f} ({where.importance}, {where.share:.0%})."
+                f"points on average over {len(gains)} settings; it is ahead in {wins}. At worst it "
+                f"is {worst:+.1f} ({where.importance}, {where.share:.0%})."
             )
             for importance in CRITERIA:
                 own = [gain for gain, cell in gains if cell.importance == importance]

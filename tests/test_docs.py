@@ -1,0 +1,27 @@
+"""What the documents show runs as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.mark.parametrize("name", ["selecting.md"])
+def test_a_documents_python_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+    assert blocks
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)
+    assert "asked 30.00% of channels, reached 29.82%" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: str(path.name))
+def test_every_file_a_document_links_is_there(path: Path) -> None:
+    for linked in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+        assert (path.parent / linked).exists(), linked
