@@ -31,6 +31,8 @@ class Context:
         return (weight.transpose(0, 1) if self.side == "input" else weight).flatten(1)
 
 
+BLOCK = 256
+
 Scorer = Callable[[Tensor, Context], Tensor]
 
 
@@ -114,9 +116,18 @@ def lamp(weight: Tensor, context: Context) -> Tensor:
 
 def fpgm(weight: Tensor, context: Context) -> Tensor:
     """The sum of each channel's distances to all others (FPGM, He et al. 2019)."""
-    flat = context.by_channel(weight)
-    exact = "donot_use_mm_for_euclid_dist" if flat.shape[0] <= 64 else None
-    return torch.cdist(flat, flat, compute_mode=exact or "use_mm_for_euclid_dist").sum(dim=1)
+    flat = context.by_channel(weight).contiguous()
+    squares = flat.square().sum(dim=1)
+    sums = torch.zeros_like(squares)
+    # Distances are symmetric: each block of channels meets only itself and those after it.
+    for start in range(0, len(flat), BLOCK):
+        own, rest = flat[start : start + BLOCK], flat[start:]
+        apart = torch.addmm(squares[start:], own, rest.T, alpha=-2)
+        apart = apart.add_(squares[start : start + BLOCK, None]).clamp_min_(0).sqrt_()
+        apart.diagonal().zero_()
+        sums[start : start + BLOCK] += apart.sum(dim=1)
+        sums[start + BLOCK :] += apart[:, BLOCK:].sum(dim=0)
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
