@@ -93,7 +93,9 @@ class Plan:
     `groups` the new numbers of groups, `widths` the channels left in modules that work on each
     alone, `constants` the layers that read nothing and give their
     bias, `stayed` the weights whose pruned columns cannot leave and become zeros, `unreached`
-    those no node reads, `gone` the nodes that do not run. `order_cost` is what the orders leave
+    those no node reads, `gone` the nodes that do not run. `zeroed` are the indices along an axis
+    at which a parameter becomes zero, `held` the channels that stay and are made zero after a
+    module, at run time. `order_cost` is what the orders leave
     apart, in bytes, and `lower_bound` what any would. `source` is the capture the plan was
     made from.
     """
@@ -115,6 +117,8 @@ class Plan:
     order_cost: float
     lower_bound: float
     unpruned_concatenated_bytes: int
+    zeroed: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
+    held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     source: object = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:

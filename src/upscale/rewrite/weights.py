@@ -74,6 +74,8 @@ class Cutter:
     def _cut(self, tensor: Tensor, name: str) -> Tensor:
         cuts: Mapping[int, tuple[int, ...]] = self._plan.cuts.get(name, {})
         smaller = tensor.detach()
+        for axis, gone in self._plan.zeroed.get(name, {}).items():
+            smaller = smaller.index_fill(axis, _as_index(gone, smaller.device), 0.0)
         for axis, indices in sorted(cuts.items()):
             if indices != tuple(range(smaller.shape[axis])):
                 smaller = smaller.index_select(axis, _as_index(indices, smaller.device))

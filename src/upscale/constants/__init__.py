@@ -1,0 +1,6 @@
+"""Constants: channels that hold one known number, whatever the model is given."""
+
+from upscale.constants.finding import find_constants
+from upscale.constants.known import Known
+
+__all__ = ["Known", "find_constants"]
