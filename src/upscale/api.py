@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,12 +14,13 @@ from typing_extensions import Unpack
 
 from upscale import reference
 from upscale.capture import Captured, Example, capture, find_norms
+from upscale.channels import positions
 from upscale.constants import find_constants
 from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
 from upscale.layers import computes_weight, layers, parameter_names, settled, weight_names
-from upscale.outputs import columns_read, place_masks
+from upscale.outputs import free_columns, numbers_met, place_masks, zeroed_lines
 from upscale.planning import Plan, make_plan
 from upscale.rewrite.graph import rewrite
 from upscale.selecting import Loss, Request, kept_columns, select_channels
@@ -178,9 +180,16 @@ def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
         raise PlanError("export takes a plan that upscale.plan has just made; make it again")
     model = settled(_checked(model))
     _check_same_model(model, captured)
+    met = {}
+    if plan.folds:
+        # Numbers are those of the weights exported, which may not be those planned with.
+        flow = analyse(captured)
+        kept = {f"@{name}": positions(own) for name, own in plan.kept.items()}
+        constants = find_constants(captured, flow, _owned(model), zeroed_lines(plan), kept)
+        met = numbers_met(flow, constants, plan.folds)
     if plan.held:
         model = reference.hold_outputs(model, plan.held)
-    return rewrite(model, captured, plan)
+    return rewrite(model, captured, plan, met)
 
 
 def prune(
@@ -221,7 +230,12 @@ def prune(
     made = _plan(masked, given, captured, flow, (selection,), order)
     pruned = export(masked, made)
     if verify:
-        verify_exported(pruned, _masked(masked, (selection,), given), given)
+        wide, own = pruned, masked
+        if made.folds:
+            # What is folded is rounded to the weights' own precision; compare without that.
+            own = copy.deepcopy(masked).double()
+            wide = export(own, made)
+        verify_exported(wide, _masked(own, (selection,), given), given)
     return pruned
 
 
@@ -229,8 +243,7 @@ def _selections(
     model: nn.Module, selection: Selection | Sequence[Selection]
 ) -> tuple[Selection, ...]:
     """One or several selections, each checked against the model."""
-    several = isinstance(selection, Sequence) and not isinstance(selection, str)
-    selections = tuple(selection) if several else (selection,)
+    selections = tuple(selection) if isinstance(selection, (list, tuple)) else (selection,)
     for each in selections:
         reference.check(model, each)
     return selections
@@ -270,11 +283,9 @@ def _plan(
         captured, flow = capture(reference.hold_outputs(model, masks.held), example), None
     flow = flow or analyse(captured)
     kept = kept_columns(model, chosen.kept)
-    if masks.zeroed:
-        masked = reference.mask(model, chosen) if inputs else model
-        constants = find_constants(captured, flow, _owned(masked), masks.zeroed)
-        kept = columns_read(flow, constants, kept)
-    made = make_plan(flow, kept, order, kept_columns(model, chosen.windows))
+    constants = find_constants(captured, flow, _owned(model), masks.zeroed, kept) if gone else {}
+    freed = free_columns(model, captured, flow, constants, kept)
+    made = make_plan(flow, freed.kept, order, kept_columns(model, chosen.windows))
     names = weight_names(model)
     for layer, module in layers(model).items():
         if (
@@ -286,15 +297,19 @@ def _plan(
                 f"{layer} computes its weight anew in every call and nothing here can be pruned "
                 "with it; make its weight permanent first, or leave it out of the selection"
             )
-    return replace(made, source=captured, zeroed=masks.by_parameter, held=masks.held)
+    return replace(
+        made,
+        source=captured,
+        zeroed=masks.by_parameter,
+        held=masks.held,
+        folds=freed.folds,
+    )
 
 
 def _owned(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer, by the name of its value."""
     names = parameter_names(model)
-    return {
-        f"@{names[id(tensor)]}": tensor for tensor in (*model.parameters(), *model.buffers())
-    }
+    return {f"@{names[id(tensor)]}": tensor for tensor in (*model.parameters(), *model.buffers())}
 
 
 def _check_same_model(model: nn.Module, captured: Captured) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,11 +11,14 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from upscale.capture import Captured, Observed
-from upscale.channels import Positions
-from upscale.constants import Known
-from upscale.flow.domain import ChannelFlow, Line, Reduce
+from upscale.channels import Positions, positions
+from upscale.constants import Known, pads
+from upscale.errors import PlanError
+from upscale.flow.domain import ChannelFlow, Line, Reduce, Step
 from upscale.flow.walk import tensors
 from upscale.layers import KINDS, column_axis, computes_weight, parameter_names
+from upscale.planning import Folding, Plan
+from upscale.segments import columns_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,7 @@ class Masks:
         }
 
 
-def place_masks(
-    model: nn.Module, captured: Captured, gone: Mapping[str, tuple[int, ...]]
-) -> Masks:
+def place_masks(model: nn.Module, captured: Captured, gone: Mapping[str, tuple[int, ...]]) -> Masks:
     """Write masks into the parameters of modules that nothing else uses; the rest is held."""
     names = parameter_names(model)
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -93,23 +94,105 @@ def _lines(module: nn.Module, names: Mapping[int, str]) -> tuple[Line, ...]:
     return ()
 
 
-def columns_read(
-    flow: ChannelFlow, constants: Mapping[Line, Known], kept: Mapping[str, Positions]
-) -> dict[str, Positions]:
-    """The columns each weight keeps once those go that only ever meet zeros."""
-    needed: dict[str, np.ndarray] = {}
+def zeroed_lines(plan: Plan) -> dict[Line, Positions]:
+    """What a plan makes zero, by the parameters' axes."""
+    return {
+        Line(f"@{name}", axis): positions(own)
+        for name, by_axis in plan.zeroed.items()
+        for axis, own in by_axis.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """The columns each weight still keeps, and how the numbers the others met are made up for."""
+
+    kept: Mapping[str, Positions]
+    folds: Mapping[str, Folding]
+
+
+def free_columns(
+    model: nn.Module,
+    captured: Captured,
+    flow: ChannelFlow,
+    constants: Mapping[Line, Known],
+    kept: Mapping[str, Positions],
+) -> Freed:
+    """Take away columns that always meet one number.
+
+    Zero needs no making up for. Other numbers add to the bias, if the layer does not pad what
+    it reads; else one channel is read for all, as each is a multiple of it.
+    """
+    uses: dict[str, list[tuple[Step, Reduce]]] = defaultdict(list)
     for step in flow.steps:
         for relation in step.relations:
             if isinstance(relation, Reduce) and relation.layer.startswith("@"):
-                read = constants.get(relation.read)
-                alive = np.ones(relation.columns, dtype=bool)
-                if read is not None and not relation.channelwise:
-                    alive = ~read.zero.reshape(relation.groups, -1).all(axis=0)
-                before = needed.get(relation.layer, np.zeros(relation.columns, dtype=bool))
-                needed[relation.layer] = before | alive
-    found = dict(kept)
-    for layer, alive in needed.items():
-        if not alive.all():
-            own = kept.get(layer, np.arange(len(alive)))
-            found[layer] = own[alive[own]]
+                uses[relation.layer].append((step, relation))
+    readers = Counter(value for step in flow.steps for value in step.reads)
+    found, folds = dict(kept), {}
+    for layer, steps in uses.items():
+        met = [constants.get(relation.read) for _, relation in steps]
+        if any(known is None for known in met) or steps[0][1].channelwise:
+            continue
+        alive = np.logical_or.reduce(
+            [~k.zero.reshape(steps[0][1].groups, -1).all(axis=0) for k in met if k is not None]
+        )
+        own = columns_kept(steps[0][1], kept)
+        found[layer] = own[alive[own]]
+        step, relation = steps[0]
+        if relation.groups == 1 and relation.weight == layer and readers[layer] == 1:
+            known = constants[relation.read]
+            columns = found[layer][known.constant[found[layer]]]
+            folding = _folding(model, captured, step, relation, columns, known, readers)
+            if folding is not None:
+                folds[layer[1:]] = folding
+                gone = [column for column in folding.columns if column != folding.into]
+                found[layer] = np.setdiff1d(found[layer], gone)
+    return Freed(found, folds)
+
+
+def _folding(
+    model: nn.Module,
+    captured: Captured,
+    step: Step,
+    relation: Reduce,
+    columns: Positions,
+    known: Known,
+    readers: Mapping[str, int],
+) -> Folding | None:
+    """How to make up for columns that meet one number each, if that saves any."""
+    call = next(c for c in captured.observed[step.node].calls if relation.out.value in c.outs)
+    padded = pads(call)
+    layer = None if step.module is None else model.get_submodule(step.module)
+    plain = isinstance(layer, KINDS) and not computes_weight(layer)
+    if not padded and plain and all(readers[line.value] == 1 for line in relation.beside):
+        into = None
+    elif (known.numbers[columns] == 0).all():
+        into, padded = None, True
+    else:
+        into = int(columns[np.abs(known.numbers[columns]).argmax()])
+    if len(columns) <= (into is not None):
+        return None
+    return Folding(tuple(columns.tolist()), into, padded)
+
+
+def numbers_met(
+    flow: ChannelFlow, constants: Mapping[Line, Known], folds: Mapping[str, Folding]
+) -> dict[str, tuple[float, ...]]:
+    """The numbers that the folded columns of each weight meet, as the constants now are."""
+    found = {}
+    for step in flow.steps:
+        for relation in step.relations:
+            if isinstance(relation, Reduce) and relation.layer[1:] in folds:
+                folding = folds[relation.layer[1:]]
+                known = constants.get(relation.read)
+                met = () if known is None else known.numbers[list(folding.columns)].tolist()
+                lead = 1.0 if folding.into is None else met[folding.columns.index(folding.into)]
+                lost = folding.into is None and folding.pads and any(met)
+                if not met or lead == 0 or lost or any(number != number for number in met):
+                    raise PlanError(
+                        f"the plan was made for other weights: {relation.layer[1:]} no longer "
+                        "reads the constants it counted on; make the plan again"
+                    )
+                found[relation.layer[1:]] = tuple(met)
     return found

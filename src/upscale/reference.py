@@ -98,7 +98,7 @@ class _HoldOutput:
             keep[self.gone] = False
             self.keep = keep.view(-1, *[1] * (weight.ndim - 2)).to(weight.device)
 
-    def __call__(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+    def __call__(self, module: nn.Module, inputs: object, output: Any) -> Any:
         if not isinstance(output, Tensor):
             return output * self.keep  # a layer is traced: there is no tensor to look at
         axis = -1 if isinstance(module, nn.Linear) else 1

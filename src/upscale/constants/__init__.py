@@ -2,5 +2,6 @@
 
 from upscale.constants.finding import find_constants
 from upscale.constants.known import Known
+from upscale.constants.rules import pads
 
-__all__ = ["Known", "find_constants"]
+__all__ = ["Known", "find_constants", "pads"]

@@ -13,6 +13,7 @@ from upscale.channels import Positions
 from upscale.constants.known import Known
 from upscale.constants.rules import NORMS, RULES, Operands, channelwise
 from upscale.flow.domain import Carry, ChannelFlow, Fold, Line, Pass, Reduce, Relation, Select
+from upscale.segments import columns_kept
 
 
 def find_constants(
@@ -20,14 +21,15 @@ def find_constants(
     flow: ChannelFlow,
     tensors: Mapping[str, Tensor],
     zeroed: Mapping[Line, Positions],
+    kept: Mapping[str, Positions],
 ) -> dict[Line, Known]:
     """The lines with channels that hold one number whatever the input, and these numbers.
 
     `zeroed` are the positions at which parameters are zero; `tensors` the parameters and
-    buffers, by the names of their values. Every number is proven, by a rule for the operation
-    that made it; what no rule knows is not constant.
+    buffers, by the names of their values; `kept` the columns that weights keep. Every number
+    is proven, by a rule for the operation that made it; what no rule knows is not constant.
     """
-    finder = _Finder(captured, flow, tensors, zeroed)
+    finder = _Finder(captured, flow, tensors, zeroed, kept)
     for step in flow.steps:
         for relation in step.relations:
             finder.visit(step.node, relation)
@@ -41,8 +43,10 @@ class _Finder:
         flow: ChannelFlow,
         tensors: Mapping[str, Tensor],
         zeroed: Mapping[Line, Positions],
+        kept: Mapping[str, Positions],
     ) -> None:
-        self._captured, self._flow, self._tensors, self._zeroed = captured, flow, tensors, zeroed
+        self._captured, self._flow, self._tensors = captured, flow, tensors
+        self._zeroed, self._kept = zeroed, kept
         self.found: dict[Line, Known] = {}
 
     def visit(self, node: str, relation: Relation) -> None:
@@ -60,16 +64,17 @@ class _Finder:
             channels = self._flow.size(relation.read)
             return self._of(channels, relation.read).at(relation.channel(np.arange(size), channels))
         call = next(
-            call
-            for call in self._captured.observed[node].calls
-            if relation.out.value in call.outs
+            call for call in self._captured.observed[node].calls if relation.out.value in call.outs
         )
         made = Known.zeros_at(self._zero_by_parameters(relation, call), size)
         if not self._has_constants(relation) or (isinstance(relation, Pass) and relation.whole):
             return made
         operands = Operands(call, relation, partial(self._of, size), self._tensors, size)
         if isinstance(relation, Reduce):
-            return made.or_else(channelwise(operands)) if relation.channelwise else made
+            if not relation.channelwise:
+                return made
+            masked = len(columns_kept(relation, self._kept)) == 0
+            return made.or_else(channelwise(operands, masked=masked))
         rule = RULES.get(call.op)
         return made if rule is None else made.or_else(rule(operands))
 

@@ -47,7 +47,8 @@ class Known:
     @property
     def zero(self) -> Flags:
         """Where zero is known, whatever the parameters."""
-        return self.firm & (self.numbers == 0)
+        zero: Flags = self.firm & (self.numbers == 0)
+        return zero
 
     def only(self, where: Flags) -> Known:
         """What is known at some positions alone."""
@@ -56,10 +57,6 @@ class Known:
     def at(self, positions: Positions) -> Known:
         """What is known at positions, in their order."""
         return Known(self.numbers[positions], self.firm[positions])
-
-    def soft(self) -> Known:
-        """The same numbers, as ones that depend on parameters."""
-        return Known(self.numbers, np.zeros_like(self.firm))
 
     def or_else(self, other: Known) -> Known:
         """What is known here, and where nothing is, there."""

@@ -203,16 +203,17 @@ def batch_norm(operands: Operands) -> Known:
     return Known(numbers, np.zeros(operands.size, dtype=bool))
 
 
-def channelwise(operands: Operands) -> Known:
-    """A depthwise convolution: zero gives the bias; one number gives one, if nothing pads it."""
+def channelwise(operands: Operands, *, masked: bool) -> Known:
+    """A depthwise convolution: zero gives the bias; one number gives one, if nothing pads it.
+
+    A `masked` one reads nothing.
+    """
     assert isinstance(operands.relation, Reduce)
     weight, bias = operands.parameter("weight"), operands.parameter("bias")
     if weight is None or (bias is None and operands.call.argument("bias") is not None):
         return operands.nothing
-    read = operands.read if not pads(operands.call) else operands.read.only(
-        operands.read.numbers == 0
-    )
-    numbers = read.numbers * weight.reshape(operands.size, -1).sum(axis=1)
+    read = _zeros(operands.read) if pads(operands.call) else operands.read
+    numbers = read.numbers * (0.0 if masked else weight.reshape(operands.size, -1).sum(axis=1))
     if bias is None:
         return _firmest(_zeros(read), Known(numbers, np.zeros_like(read.firm)))
     return Known(numbers + bias, np.zeros_like(read.firm))
@@ -251,4 +252,3 @@ def _run(call: Call, each: list[Known]) -> Known:
     firm = np.logical_and.reduce([known.firm for known in each])
     numbers = numbers_of(result)
     return Known(numbers, firm).only(where & np.isfinite(numbers))
-

@@ -84,6 +84,19 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class Folding:
+    """Columns of a weight that always meet one number each, and need not be read for it.
+
+    What they add goes `into` the weight of one of them that is read for all; if that is `None`,
+    into the bias. If the layer pads, and there is none, every number must be zero.
+    """
+
+    columns: tuple[int, ...]
+    into: int | None
+    pads: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What an export will do. Plain data: no tensors, no modules.
 
@@ -95,9 +108,9 @@ class Plan:
     bias, `stayed` the weights whose pruned columns cannot leave and become zeros, `unreached`
     those no node reads, `gone` the nodes that do not run. `zeroed` are the indices along an axis
     at which a parameter becomes zero, `held` the channels that stay and are made zero after a
-    module, at run time. `order_cost` is what the orders leave
-    apart, in bytes, and `lower_bound` what any would. `source` is the capture the plan was
-    made from.
+    module, at run time, `folds` the columns that went because they always meet one number.
+    `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would.
+    `source` is the capture the plan was made from.
     """
 
     order: str
@@ -119,6 +132,7 @@ class Plan:
     unpruned_concatenated_bytes: int
     zeroed: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
     held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    folds: Mapping[str, Folding] = field(default_factory=dict)
     source: object = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:

@@ -26,18 +26,29 @@ from upscale.rewrite.weights import Cutter
 GROUPS_ARGUMENT = 6
 
 
-def rewrite(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModule:
-    """A new module that computes what the masked model computes, with smaller layers."""
-    writer = _Writer(model, captured, plan)
+def rewrite(
+    model: nn.Module, captured: Captured, plan: Plan, met: Mapping[str, tuple[float, ...]]
+) -> fx.GraphModule:
+    """A new module that computes what the masked model computes, with smaller layers.
+
+    `met` are the numbers that columns always meet which the plan folds.
+    """
+    writer = _Writer(model, captured, plan, met)
     for node in captured.graph.nodes:
         writer.visit(node)
     return writer.finish()
 
 
 class _Writer:
-    def __init__(self, model: nn.Module, captured: Captured, plan: Plan) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        captured: Captured,
+        plan: Plan,
+        met: Mapping[str, tuple[float, ...]],
+    ) -> None:
         self._captured, self._plan = captured, plan
-        self._cutter = Cutter(model, captured.extras, plan)
+        self._cutter = Cutter(model, captured.extras, plan, met)
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._graph = fx.Graph()
         self._graph.set_codegen(captured.graph._codegen)
