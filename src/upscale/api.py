@@ -20,8 +20,8 @@ from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
 from upscale.layers import computes_weight, layers, parameter_names, settled, weight_names
-from upscale.outputs import free_columns, numbers_met, place_masks, zeroed_lines
-from upscale.planning import Plan, make_plan
+from upscale.outputs import additions, free_columns, numbers_met, place_masks, zeroed_lines
+from upscale.planning import Plan, make_plan, split_sums
 from upscale.rewrite.graph import rewrite
 from upscale.selecting import Loss, Request, kept_columns, select_channels
 from upscale.selection.amounts import Amount
@@ -285,7 +285,9 @@ def _plan(
     kept = kept_columns(model, chosen.kept)
     constants = find_constants(captured, flow, _owned(model), masks.zeroed, kept) if gone else {}
     freed = free_columns(model, captured, flow, constants, kept)
-    made = make_plan(flow, freed.kept, order, kept_columns(model, chosen.windows))
+    zero = {line: known.zero for line, known in constants.items()}
+    flow, sums = split_sums(flow, additions(captured), zero)
+    made = make_plan(flow, freed.kept, order, kept_columns(model, chosen.windows), sums)
     names = weight_names(model)
     for layer, module in layers(model).items():
         if (

@@ -176,6 +176,18 @@ def _folding(
     return Folding(tuple(columns.tolist()), into, padded)
 
 
+def additions(captured: Captured) -> frozenset[str]:
+    """The nodes that do nothing but add two tensors."""
+    return frozenset(
+        name
+        for name, observed in captured.observed.items()
+        if len(observed.calls) == 1
+        and observed.calls[0].op in ("add", "add_")
+        and len(tensors(observed.calls[0])) == 2
+        and observed.calls[0].argument("alpha") == 1
+    )
+
+
 def numbers_met(
     flow: ChannelFlow, constants: Mapping[Line, Known], folds: Mapping[str, Folding]
 ) -> dict[str, tuple[float, ...]]:

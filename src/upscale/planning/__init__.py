@@ -2,5 +2,16 @@
 
 from upscale.planning.plan import Edge, Folding, Piece, Plan, SizesRead, Spread
 from upscale.planning.planner import make_plan
+from upscale.planning.sums import Sum, split_sums
 
-__all__ = ["Edge", "Folding", "Piece", "Plan", "SizesRead", "Spread", "make_plan"]
+__all__ = [
+    "Edge",
+    "Folding",
+    "Piece",
+    "Plan",
+    "SizesRead",
+    "Spread",
+    "Sum",
+    "make_plan",
+    "split_sums",
+]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from upscale.flow.domain import Frozen
+from upscale.planning.sums import Sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ class Plan:
     bias, `stayed` the weights whose pruned columns cannot leave and become zeros, `unreached`
     those no node reads, `gone` the nodes that do not run. `zeroed` are the indices along an axis
     at which a parameter becomes zero, `held` the channels that stay and are made zero after a
-    module, at run time, `folds` the columns that went because they always meet one number.
+    module, at run time, `folds` the columns that went because they always meet one number,
+    `sums` the additions of parts of their operands.
     `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would.
     `source` is the capture the plan was made from.
     """
@@ -133,6 +135,7 @@ class Plan:
     zeroed: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
     held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     folds: Mapping[str, Folding] = field(default_factory=dict)
+    sums: Mapping[str, Sum] = field(default_factory=dict)
     source: object = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:

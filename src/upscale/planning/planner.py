@@ -28,6 +28,7 @@ from upscale.planning.cuts import Cut, copied, untied, written_anew
 from upscale.planning.families import Orders, Want, order_classes, wants_of, windows_read
 from upscale.planning.layouts import Layouts, rooted
 from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
+from upscale.planning.sums import Sum
 from upscale.segments import (
     Liveness,
     columns_kept,
@@ -49,13 +50,16 @@ def make_plan(
     kept: Mapping[str, Positions],
     order: str,
     windows: Mapping[str, Positions] | None = None,
+    sums: Mapping[str, Sum] | None = None,
 ) -> Plan:
     """Decide orders, layouts and edges for the columns each weight keeps.
 
     Weights with a window read all of it, with zeros for what they do not keep; then needs are
     filled up until they have no holes, so that an order of all windows lets everything be read
-    as slices.
+    as slices. `sums` are the additions that the flow has split.
     """
+    if sums:
+        return replace(make_plan(flow, kept, order, windows), sums=sums)
     if order not in ORDERS:
         raise PlanError(f"order is {order!r}; it must be one of {', '.join(ORDERS)}")
     if windows and order != "none":

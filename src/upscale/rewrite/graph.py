@@ -18,7 +18,7 @@ from upscale.capture.questions import (
     axis_asked,
     size_arguments,
 )
-from upscale.planning import Edge, Piece, Plan, Spread
+from upscale.planning import Edge, Piece, Plan, Spread, Sum
 from upscale.rewrite.gather import Gather
 from upscale.rewrite.weights import Cutter
 
@@ -71,6 +71,8 @@ class _Writer:
             edge = self._joins[node.name]
             joined = self._fetch(edge)
             self._values[edge.value] = lambda: joined
+        elif node.name in self._plan.sums:
+            self._visit_sum(node, self._plan.sums[node.name])
         elif node.name in self._plan.gone:
             return
         elif node.op == "get_attr":
@@ -116,6 +118,17 @@ class _Writer:
         new = self._graph.create_node("get_attr", path, name=node.name)
         self._bind(node, new, result)
         self._views.add(new)
+
+    def _visit_sum(self, node: fx.Node, described: Sum) -> None:
+        """Add the parts that both operands have; put the rest beside it, if that pays."""
+        if described.parts and node.name not in self._plan.gone:
+            parts = tuple(self._read(node.name, part) for part in described.parts)
+            added = self._graph.create_node("call_function", torch.add, parts, name=node.name)
+            self._values[described.made] = lambda: added
+        if described.whole in self._joins:
+            edge = self._joins[described.whole]
+            joined = self._fetch(edge)
+            self._values[edge.value] = lambda: joined
 
     def _is_alias(self, node: fx.Node) -> bool:
         """A node without operations that hands on tensors it was given."""

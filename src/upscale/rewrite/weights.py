@@ -91,11 +91,10 @@ class Cutter:
 
     def _added(self, weight: Tensor, name: str, axis: int) -> Tensor:
         """The sum of the folded columns of a weight, each times the number it meets."""
-        columns = weight.index_select(
-            axis, _as_index(self._plan.folds[name].columns, weight.device)
-        )
+        folded = _as_index(self._plan.folds[name].columns, weight.device)
         met = torch.tensor(self._met[name], dtype=torch.float64, device=weight.device)
-        return torch.tensordot(columns.double(), met, dims=([axis], [0])).unsqueeze(axis)
+        added: Tensor = weight.index_select(axis, folded).double().movedim(axis, -1) @ met
+        return added.unsqueeze(axis)
 
     def _zero(self, tensor: Tensor, name: str) -> Tensor:
         """A parameter with zeros where the plan has them."""
