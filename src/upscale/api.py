@@ -20,7 +20,14 @@ from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
 from upscale.layers import computes_weight, layers, parameter_names, settled, weight_names
-from upscale.outputs import additions, free_columns, numbers_met, place_masks, zeroed_lines
+from upscale.outputs import (
+    additions,
+    free_columns,
+    numbers_met,
+    place_masks,
+    zeroed_lines,
+    zeros_left,
+)
 from upscale.planning import Plan, make_plan, split_sums
 from upscale.rewrite.graph import rewrite
 from upscale.selecting import Loss, Request, kept_columns, select_channels
@@ -124,7 +131,7 @@ def select(
         slack=slack,
         within=within,
     )
-    model = settled(_checked(model))
+    model, _ = reference.released(settled(_checked(model)))
     given = Example.of(example)
     return select_channels(model, analyse(capture(model, given)), len(given.args) or 1, request)
 
@@ -156,18 +163,18 @@ def plan(
     """Decide everything an export will do, as data; nothing is changed yet.
 
     Without a selection, columns of weights that are all zero count as pruned. Several, such as
-    one for each side, make one plan.
+    one for each side, make one plan. Output masks that the model already has count too.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     >>> plan(net, torch.zeros(1, 4), Selection(kept={"1": [0, 5]})).copies
     0
     """
-    model = settled(_checked(model))
+    model, gone = reference.released(settled(_checked(model)))
     given = Example.of(example)
     captured = capture(model, given)
     selections = _selections(model, reference.zeroed(model) if selection is None else selection)
-    return _plan(model, given, captured, None, selections, order)
+    return _plan(model, given, captured, None, selections, order, gone)
 
 
 def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
@@ -178,8 +185,9 @@ def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
     captured = plan.source if isinstance(plan, Plan) else None
     if not isinstance(captured, Captured):
         raise PlanError("export takes a plan that upscale.plan has just made; make it again")
-    model = settled(_checked(model))
+    model, gone = reference.released(settled(_checked(model)))
     _check_same_model(model, captured)
+    _check_same_masks(gone, plan)
     met = {}
     if plan.folds:
         # Numbers are those of the weights exported, which may not be those planned with.
@@ -217,7 +225,7 @@ def prune(
         raise SelectionError(f"steps is {steps!r}; it must be a whole number >= 1")
     asked, given = Amount.of(amount), Example.of(example)
     request = Request(amount=asked, **options)
-    masked = settled(_checked(model))
+    masked, gone = reference.released(settled(_checked(model)))
     for step in range(1, steps + 1):
         captured = capture(masked, given)
         flow = analyse(captured)
@@ -226,8 +234,9 @@ def prune(
         if tune is not None:
             masked = _masked(masked, (selection,), given)
             tune(masked, step)
+            masked, _ = reference.released(masked)
         request = replace(request, within=selection)
-    made = _plan(masked, given, captured, flow, (selection,), order)
+    made = _plan(masked, given, captured, flow, (selection,), order, gone)
     pruned = export(masked, made)
     if verify:
         wide, own = pruned, masked
@@ -235,7 +244,8 @@ def prune(
             # What is folded is rounded to the weights' own precision; compare without that.
             own = copy.deepcopy(masked).double()
             wide = export(own, made)
-        verify_exported(wide, _masked(own, (selection,), given), given)
+        own = reference.hold_outputs(_masked(own, (selection,), given), gone)
+        verify_exported(wide, own, given)
     return pruned
 
 
@@ -270,11 +280,13 @@ def _plan(
     flow: ChannelFlow | None,
     selections: Sequence[Selection],
     order: str,
+    held: Mapping[str, tuple[int, ...]],
 ) -> Plan:
+    """Plan for a model without output masks of its own; `held` are those it came with."""
     inputs = [selection for selection in selections if selection.side == "input"]
     outputs = [selection for selection in selections if selection.side == "output"]
     chosen = reduce(operator.and_, inputs) if inputs else Selection(kept={})
-    gone: dict[str, tuple[int, ...]] = {}
+    gone = dict(held)
     for selection in outputs:
         found = reference.outputs_gone(model, selection, _norms(model, selection, example))
         gone |= {name: tuple(sorted({*gone.get(name, ()), *own})) for name, own in found.items()}
@@ -302,6 +314,8 @@ def _plan(
     return replace(
         made,
         source=captured,
+        masks=gone,
+        zeros=zeros_left(flow, made, masks),
         zeroed=masks.by_parameter,
         held=masks.held,
         folds=freed.folds,
@@ -312,6 +326,14 @@ def _owned(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer, by the name of its value."""
     names = parameter_names(model)
     return {f"@{names[id(tensor)]}": tensor for tensor in (*model.parameters(), *model.buffers())}
+
+
+def _check_same_masks(gone: Mapping[str, tuple[int, ...]], plan: Plan) -> None:
+    for name, channels in gone.items():
+        if not set(channels) <= set(plan.masks.get(name, ())):
+            raise PlanError(
+                f"the plan was made for another model: there {name} has no such output mask as here"
+            )
 
 
 def _check_same_model(model: nn.Module, captured: Captured) -> None:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from upscale.capture import Captured, Observed
 from upscale.channels import Positions, positions
 from upscale.constants import Known, pads
-from upscale.errors import PlanError
+from upscale.errors import PlanError, SelectionError
 from upscale.flow.domain import ChannelFlow, Line, Reduce, Step
 from upscale.flow.walk import tensors
 from upscale.layers import KINDS, column_axis, computes_weight, parameter_names
@@ -43,7 +43,11 @@ def place_masks(model: nn.Module, captured: Captured, gone: Mapping[str, tuple[i
     """Write masks into the parameters of modules that nothing else uses; the rest is held."""
     names = parameter_names(model)
     modules = dict(model.named_modules(remove_duplicate=False))
-    masked: dict[int, tuple[int, ...]] = {id(modules[where]): own for where, own in gone.items()}
+    # A module may have several names, and a mask under each.
+    masked: dict[int, tuple[int, ...]] = {}
+    for where, own in gone.items():
+        before = masked.get(id(modules[where]), ())
+        masked[id(modules[where])] = tuple(sorted({*before, *own}))
     readers: dict[str, list[nn.Module | None]] = defaultdict(list)
     called = set()
     for node in captured.graph.nodes:
@@ -63,13 +67,18 @@ def place_masks(model: nn.Module, captured: Captured, gone: Mapping[str, tuple[i
 
     zeroed: dict[Line, Positions] = {}
     held = {}
-    for where, channels in gone.items():
+    for where in gone:
         module = modules[where]
+        channels = masked[id(module)]
         lines = _lines(module, names) if id(module) in called else ()
         if lines and all(alone(line, channels) for line in lines):
             zeroed |= dict.fromkeys(lines, np.array(channels, dtype=np.int64))
         elif channels:
             held[where] = channels
+    if "" in held:
+        raise SelectionError(
+            "the model is itself the layer whose outputs are pruned; put it into an nn.Sequential"
+        )
     return Masks(zeroed, held)
 
 
@@ -101,6 +110,19 @@ def zeroed_lines(plan: Plan) -> dict[Line, Positions]:
         for name, by_axis in plan.zeroed.items()
         for axis, own in by_axis.items()
     }
+
+
+def zeros_left(flow: ChannelFlow, plan: Plan, masks: Masks) -> dict[str, tuple[int, ...]]:
+    """The rows of weights that are zero and are computed all the same."""
+    run = {value for step in flow.steps if step.node not in plan.gone for value in step.reads}
+    left = {}
+    for line, gone in masks.zeroed.items():
+        weight = line.value[1:]
+        here = plan.cuts.get(weight, {}).get(line.axis)
+        rows = gone if here is None else np.intersect1d(gone, here)
+        if line.value in run and len(rows) and weight.endswith("weight"):
+            left[weight] = tuple(rows.tolist())
+    return left
 
 
 @dataclass(frozen=True, slots=True)

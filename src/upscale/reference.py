@@ -84,6 +84,23 @@ def hold_outputs(model: nn.Module, gone: Mapping[str, tuple[int, ...]]) -> nn.Mo
     return masked
 
 
+def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
+    """A model without the output masks that were put on it, and what they made zero."""
+    gone: dict[str, tuple[int, ...]] = {}
+    for name, module in model.named_modules():
+        holds = [hook for hook in module._forward_hooks.values() if isinstance(hook, _HoldOutput)]
+        if holds:
+            gone[name] = tuple(sorted({int(c) for hold in holds for c in hold.gone}))
+    if not gone:
+        return model, {}
+    bare = copy.deepcopy(model)
+    for name in gone:
+        hooks = bare.get_submodule(name)._forward_hooks
+        for key in [key for key, hook in hooks.items() if isinstance(hook, _HoldOutput)]:
+            del hooks[key]
+    return bare, gone
+
+
 class _HoldOutput:
     """A hook that zeroes pruned channels of what a layer, or its normalisation, makes."""
 

@@ -15,7 +15,8 @@ from upscale.flow.domain import ChannelFlow, Line, Pass, Select, Step
 class Sum:
     """An addition of parts of its operands: their names, in order, and that of what it makes.
 
-    There are none if the operands share no channel; then nothing is added. `whole` is the step that puts the sum and the channels of one operand alone together.
+    There are none if the operands share no channel; then nothing is added. `whole` is the step
+    that puts the sum and the channels of one operand alone together.
     """
 
     parts: tuple[str, ...]
