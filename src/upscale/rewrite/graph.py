@@ -62,6 +62,9 @@ class _Writer:
         self._written: list[fx.Node] = []
         self._writers: list[tuple[fx.Node, list[fx.Node]]] = []
         self._joins = {edge.node: edge for edge in plan.joins}
+        self._summed = {
+            each.made: captured.observed[node].result for node, each in plan.sums.items()
+        }
         for edge in plan.edges:
             self._edges.setdefault((edge.node, edge.value), []).append(edge)
 
@@ -246,7 +249,7 @@ class _Writer:
     def _piece(self, source: fx.Node, axis: int, piece: Piece) -> fx.Node:
         if piece.zeros:
             none = self._graph.call_function(torch.narrow, (source, axis, 0, 0))
-            rank = len(self._captured.values[piece.value].shape)
+            rank = len(self._captured.values[self._summed.get(piece.value, piece.value)].shape)
             pad = [0] * (2 * (rank - 1 - axis)) + [0, piece.length]
             return self._graph.call_function(nn.functional.pad, (none, pad))
         if piece.indices is not None:
