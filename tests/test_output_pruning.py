@@ -17,6 +17,7 @@ from tests.test_models import enliven, images
 from upscale import Selection
 from upscale.capture import Example
 from upscale.planning import Plan
+from upscale.report import picture
 from upscale.verify import TOLERANCE, compare
 from upscale.zoo import torchvision_model
 
@@ -160,6 +161,20 @@ TRAPS: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]], int]
         ONE,
         4,
     ),
+    "a copy in another memory format": (
+        lambda: Gate(lambda x, y: x.contiguous(memory_format=torch.channels_last).cos()),
+        ONE,
+        5,
+    ),
+    "statistics that are computed": (
+        lambda: Gate(
+            lambda x, y: F.batch_norm(
+                x, torch.zeros(8).to(x), torch.ones(8).to(x), y.mean((0, 2, 3))
+            )
+        ),
+        ONE,
+        8,
+    ),
     "a gate that is multiplied": (lambda: Gate(lambda x, y: x * y.sigmoid()), ONE, 4),
     "a gate that is pruned": (lambda: Gate(lambda x, y: x.sigmoid() * y), ONE, 8),
     "a gate of one channel": (lambda: Gate(lambda x, y: x + y.mean(1, keepdim=True)), ONE, 8),
@@ -233,6 +248,15 @@ def test_a_masked_model_that_was_trained_is_exported_with_its_masks() -> None:
             p.numel() for p in model.parameters()
         )
         assert not any(m._forward_hooks for m in exported.modules())
+
+
+def test_a_plan_that_splits_sums_can_be_drawn() -> None:
+    model = calm(Residual())
+    plan = upscale.plan(
+        model, image(1, 8), random_selection(model, 0.3, 3, empty=False, side="output")
+    )
+    assert plan.sums
+    assert "blocks.1.0" in picture(plan)
 
 
 def test_a_plan_may_be_exported_with_other_weights_than_it_was_made_with() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture import Captured, Observed
+from upscale.capture import Call, Captured, Observed
 from upscale.channels import Positions, positions
 from upscale.constants import Known, pads
 from upscale.errors import PlanError, SelectionError
@@ -199,14 +199,17 @@ def _folding(
 
 
 def additions(captured: Captured) -> frozenset[str]:
-    """The nodes that do nothing but add two tensors."""
+    """The nodes that do nothing but add two tensors of one type."""
+
+    def adds(call: Call) -> bool:
+        sizes = {captured.values[value].itemsize for value in (*tensors(call), *call.outs)}
+        two = len(tensors(call)) == 2 and len(sizes) == 1
+        return two and call.op in ("add", "add_") and call.argument("alpha") == 1
+
     return frozenset(
         name
         for name, observed in captured.observed.items()
-        if len(observed.calls) == 1
-        and observed.calls[0].op in ("add", "add_")
-        and len(tensors(observed.calls[0])) == 2
-        and observed.calls[0].argument("alpha") == 1
+        if len(observed.calls) == 1 and adds(observed.calls[0])
     )
 
 

@@ -83,12 +83,13 @@ def numbers_of(held: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
     return numbers
 
 
-# Where some of these jump, rounding decides; dropout draws; casts may go to another device.
+# Where some of these jump, rounding decides; dropout draws; casts may go to another device; the
+# rest only moves data, and may want more axes than one.
 APART = """
     bitwise_not ceil eq floor floor_divide fmod ge gt hardshrink isnan le logical_and logical_not
     logical_or lt masked_fill masked_fill_ ne remainder round sgn sign threshold threshold_ trunc
     where dropout dropout_ feature_dropout feature_alpha_dropout alpha_dropout
-    to _to_copy type_as float double half bfloat16
+    to _to_copy type_as float double half bfloat16 alias clone contiguous detach
 """.split()
 
 
@@ -119,7 +120,7 @@ def dropout(operands: Operands) -> Known:
     return _zeros(operands.read) if drops else operands.read
 
 
-@rule(*MOVEMENTS, "expand")
+@rule(*MOVEMENTS, "expand", "alias", "clone", "contiguous", "detach")
 def movement(operands: Operands) -> Known:
     """Data only moves: what all parts agree on stays."""
     return agreed([operands.of(line) for line in relation_reads(operands.relation)])
@@ -191,10 +192,14 @@ def prelu(operands: Operands) -> Known:
 @rule(*NORMS)
 def batch_norm(operands: Operands) -> Known:
     """With statistics of its own each channel is scaled and shifted."""
-    mean, var = operands.parameter("running_mean"), operands.parameter("running_var")
-    if operands.call.argument("training") or mean is None or var is None:
+    given = ("running_mean", "running_var", "weight", "bias")
+    mean, var, scale, shift = (operands.parameter(name) for name in given)
+    computed = any(
+        isinstance(operands.call.argument(name), Ref) and operands.parameter(name) is None
+        for name in given
+    )
+    if operands.call.argument("training") or computed or mean is None or var is None:
         return operands.nothing
-    scale, shift = operands.parameter("weight"), operands.parameter("bias")
     numbers = (operands.read.numbers - mean) / np.sqrt(var + operands.call.argument("eps"))
     if scale is not None:
         numbers = numbers * scale

@@ -2,7 +2,7 @@
 
 from upscale.planning.plan import Edge, Folding, Piece, Plan, SizesRead, Spread
 from upscale.planning.planner import make_plan
-from upscale.planning.sums import Sum, split_sums
+from upscale.planning.sums import Sum, split_again, split_sums
 
 __all__ = [
     "Edge",
@@ -13,5 +13,6 @@ __all__ = [
     "Spread",
     "Sum",
     "make_plan",
+    "split_again",
     "split_sums",
 ]

@@ -250,14 +250,21 @@ class _Planner:
         tracked = [line for line in tensors if line in self._flow.classes]
         if not tracked:
             return self._ranked(relation.out, free=True)
-        rooted_ones = [line for line in tracked if not self._layouts.is_select(line)]
-        lead = (rooted_ones or tracked)[0]
-        layout = self._layouts.arrange(lead, np.flatnonzero(self._live.lines[relation.out]))
+        wanted = np.flatnonzero(self._live.lines[relation.out])
+        # What lies in several tensors is copied together anyway, and in any order.
+        lead = min(tracked, key=lambda line: self._scattered(line, wanted))
+        layout = self._layouts.arrange(lead, wanted)
         blocks = self._flow.blocks.get(relation.out)
         if blocks:
             block = layout * blocks // self._flow.size(relation.out)
             layout = layout[np.argsort(block, kind="stable")]
         return layout
+
+    def _scattered(self, line: Line, wanted: Positions) -> int:
+        """Over how many tensors wanted positions of a line lie; none, if it is one itself."""
+        if not self._layouts.is_select(line):
+            return 0
+        return len(self._layouts.find(line, wanted).roots)
 
     def _fold(self, relation: Fold) -> Positions:
         live = np.flatnonzero(self._live.lines[relation.out])

@@ -16,12 +16,14 @@ class Sum:
     """An addition of parts of its operands: their names, in order, and that of what it makes.
 
     There are none if the operands share no channel; then nothing is added. `whole` is the step
-    that puts the sum and the channels of one operand alone together.
+    that puts the sum and the channels of one operand alone together, `lacking` the positions at
+    which each operand is zero.
     """
 
     parts: tuple[str, ...]
     made: str
     whole: str
+    lacking: tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def split_sums(
@@ -46,6 +48,22 @@ def split_sums(
     if not sums:
         return flow, {}
     return grown.flow(tuple(steps)), sums
+
+
+def split_again(flow: ChannelFlow, sums: Mapping[str, Sum]) -> ChannelFlow:
+    """The flow with the additions split that a plan has split."""
+    zero: dict[Line, Flags] = {}
+    for step in flow.steps:
+        for relation in step.relations if step.node in sums else ():
+            if isinstance(relation, Pass):
+                for line, lacking in zip(relation.reads, sums[step.node].lacking, strict=True):
+                    zero[line] = np.zeros(flow.size(line), dtype=bool)
+                    zero[line][list(lacking)] = True
+    return split_sums(flow, sums.keys(), zero)[0]
+
+
+def _where(flags: Flags) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(flags).tolist())
 
 
 def _lacking(
@@ -98,7 +116,12 @@ class _Grown:
             for part, line in zip(parts, operands, strict=True)
         )
         values, names = step.reads, tuple(part.value for part in parts)
-        described = Sum(names if len(shared) else (), made.value, f"{step.node}~whole")
+        described = Sum(
+            names if len(shared) else (),
+            made.value,
+            f"{step.node}~whole",
+            (_where(one), _where(other)),
+        )
         adding = [
             Step(f"{step.node}~parts", values, names, kept, executed=False),
             Step(step.node, names, (made.value,), (Pass(made, tuple(parts)),), executed=True),
