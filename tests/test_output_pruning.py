@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
 from tests.masks import calm, random_selection
 from tests.nets import NETS, Plain, Residual, conv, image
+from tests.strategies import SIZE, Network, build, networks
 from tests.test_models import enliven, images
+from tests.test_random_networks import EXPECTED_REFUSAL
 from upscale import Selection
 from upscale.capture import Example
 from upscale.planning import Plan
@@ -34,10 +38,10 @@ def exported_exactly(
     order: str = "optimal",
 ) -> tuple[nn.Module, Plan]:
     """The export of a wide model, after a comparison with the masked one at two sizes."""
-    given = Example.of(example(1, 12)).map(widened)
-    plan = upscale.plan(model, given, selection, order=order)
+    wide = Example.of(example(1, 12)).map(widened)
+    plan = upscale.plan(model, wide, selection, order=order)
     exported = upscale.export(model, plan)
-    masked = upscale.mask(model, selection, example=given)
+    masked = upscale.mask(model, selection, example=wide)
     for batch, size in ((1, 12), (3, 16)):
         error = compare(exported, masked, Example.of(example(batch, size))).relative_error
         assert error <= TOLERANCE, f"batch {batch}, size {size}: {error}\n{plan}"
@@ -64,6 +68,25 @@ def test_an_export_equals_the_model_masked_on_both_sides(name: str) -> None:
         model = calm(make()).double()
         outputs = random_selection(model, 0.5, seed, side="output", after=after)
         exported_exactly(model, [random_selection(model, 0.25, seed + 9), outputs], example)
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
+@given(networks(), st.integers(0, 999), st.sampled_from(["norm", "layer"]), st.booleans())
+def test_an_export_of_any_network_equals_it_masked_on_its_output_side(
+    network: Network, seed: int, after: str, both: bool
+) -> None:
+    model = build(network).double()
+    outputs = random_selection(model, (0.25, 0.75)[seed % 2], seed, side="output", after=after)
+    selections = [outputs, network.selection] if both else [outputs]
+    example = Example.of(network.example(network.batch, SIZE)).map(widened)
+    try:
+        plan = upscale.plan(model, example, selections, order=network.order)
+    except upscale.CaptureError as error:
+        if EXPECTED_REFUSAL in str(error):
+            return
+        raise
+    masked = upscale.mask(model, selections, example=example)
+    assert compare(upscale.export(model, plan), masked, example).relative_error <= TOLERANCE
 
 
 class Gate(nn.Module):
@@ -95,12 +118,12 @@ class Normed(nn.Module):
 class Depthwise(nn.Module):
     """A depthwise convolution, whose bias takes the place of zeros."""
 
-    def __init__(self, padding: int, then: Callable[[Tensor], Tensor] = torch.sigmoid) -> None:
+    def __init__(self, padding: int, before: Callable[[Tensor], Tensor] = F.relu) -> None:
         super().__init__()
-        self.d, self.then = nn.Conv2d(8, 8, 3, padding=padding, groups=8), then
+        self.d, self.before = nn.Conv2d(8, 8, 3, padding=padding, groups=8), before
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.then(self.d(x))
+        return self.d(self.before(x)).sigmoid()
 
 
 KEPT = (1, 2, 4, 6)  # of eight; the other four are pruned
@@ -126,7 +149,9 @@ TRAPS: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]], int]
     "a norm after a sum and no padding": (lambda: Gate(Normed(), conv(8, 4, 1)), BOTH, 4),
     "a norm after a sum of which one is whole": (lambda: Gate(Normed()), ONE, 4),
     "a bias before padding": (lambda: Gate(Depthwise(1)), ONE, 5),
-    "a number and padding in a depthwise layer": (
+    "a number before a depthwise layer": (lambda: Gate(Depthwise(0, torch.exp)), ONE, 5),
+    "a number before a padded depthwise layer": (lambda: Gate(Depthwise(1, torch.exp)), ONE, 8),
+    "a number padded with zeros": (
         lambda: Gate(lambda x, y: F.pad(x + 1, (1, 1, 1, 1))),
         ONE,
         8,
@@ -240,8 +265,8 @@ def test_a_masked_model_that_was_trained_is_exported_with_its_masks() -> None:
     with torch.no_grad():
         for parameter in masked.parameters():
             parameter.add_(torch.randn_like(parameter) / 10)
-    for given in (None, selection):
-        plan = upscale.plan(masked, image(1, 8).double(), given)
+    for asked in (None, selection):
+        plan = upscale.plan(masked, image(1, 8).double(), asked)
         exported = upscale.export(masked, plan)
         assert compare(exported, masked, Example.of(image(2, 8))).exact
         assert sum(p.numel() for p in exported.parameters()) < 0.8 * sum(
