@@ -258,6 +258,13 @@ def test_a_layer_that_shares_its_weight_with_one_that_is_not_pruned_is_masked_at
         assert bool(plan.held) == (after == "layer")
 
 
+def test_a_mask_on_a_layer_that_never_runs_asks_for_nothing() -> None:
+    model = calm(Plain()).double()
+    model.spare = conv(3, 4)
+    _, plan = exported_exactly(model, Selection(kept={"spare": [0]}, side="output"))
+    assert not plan.held
+
+
 def test_a_masked_model_that_was_trained_is_exported_with_its_masks() -> None:
     model = calm(Residual()).double()
     selection = random_selection(model, 0.5, seed=3, empty=False, side="output")

@@ -73,7 +73,10 @@ def place_masks(model: nn.Module, captured: Captured, gone: Mapping[str, tuple[i
         lines = _lines(module, names) if id(module) in called else ()
         if lines and all(alone(line, channels) for line in lines):
             zeroed |= dict.fromkeys(lines, np.array(channels, dtype=np.int64))
-        elif channels:
+        elif channels and (
+            id(module) in called
+            or any(f"@{names[id(tensor)]}" in readers for tensor in module.parameters())
+        ):
             held[where] = channels
     if "" in held:
         raise SelectionError(
