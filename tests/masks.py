@@ -7,7 +7,7 @@ import random
 from torch import nn
 
 import upscale
-from upscale.layers import columns, layers
+from upscale.layers import column_axis, columns, layers, weight_of
 
 
 def calm(model: nn.Module) -> nn.Module:
@@ -27,10 +27,16 @@ def calm(model: nn.Module) -> nn.Module:
 
 
 def random_selection(
-    model: nn.Module, share: float, seed: int, *, empty: bool = True
+    model: nn.Module,
+    share: float,
+    seed: int,
+    *,
+    empty: bool = True,
+    side: str = "input",
+    after: str = "norm",
 ) -> upscale.Selection:
-    """Each column goes with the given probability; some layers keep all and, if `empty`, some
-    nothing. Otherwise every layer keeps something.
+    """Each column, or row, goes with the given probability; some layers keep all and, if
+    `empty`, some nothing. Otherwise every layer keeps something.
     """
     rng = random.Random(seed)
     kept: dict[str, list[int]] = {}
@@ -38,8 +44,11 @@ def random_selection(
     for name, layer in layers(model).items():
         mood = rng.random()
         goes = 1.0 if empty and mood < 0.08 else 0.0 if mood > 0.9 else share
-        chosen = [c for c in range(columns(layer)) if rng.random() >= goes]
+        size = columns(layer)
+        if side == "output":
+            size = weight_of(layer).shape[1 - column_axis(layer)]
+        chosen = [c for c in range(size) if rng.random() >= goes]
         if not chosen and not empty:
-            chosen = [rng.randrange(columns(layer))]
+            chosen = [rng.randrange(size)]
         kept[name] = by_weight.setdefault(id(layer.weight), chosen)
-    return upscale.Selection(kept=kept)
+    return upscale.Selection(kept=kept, side=side, after=after)

@@ -137,10 +137,10 @@ MISTAKES: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Any], s
         lambda model: upscale.mask(model, {"b": [0]}),
         "Selection",
     ),
-    "the output side in plan": (
-        Plain,
-        lambda model: upscale.plan(model, image(), Selection(kept={"b": [0]}, side="output")),
-        "output side; only input",
+    "the output side of a model that is a layer": (
+        lambda: nn.Conv2d(3, 4, 3),
+        lambda model: upscale.plan(model, image(), Selection(kept={"": [0]}, side="output")),
+        "itself the layer whose outputs are pruned; put it into an nn.Sequential",
     ),
     "layers that share a weight and disagree": (
         SharedWeight,

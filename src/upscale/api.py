@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import copy
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any, TypedDict
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from typing_extensions import Unpack
 
 from upscale import reference
 from upscale.capture import Captured, Example, capture, find_norms
+from upscale.channels import positions
+from upscale.constants import find_constants
 from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
-from upscale.layers import computes_weight, layers, settled, weight_names
-from upscale.planning import Plan, make_plan
+from upscale.layers import computes_weight, layers, parameter_names, settled, weight_names
+from upscale.outputs import (
+    additions,
+    free_columns,
+    numbers_met,
+    place_masks,
+    zeroed_lines,
+    zeros_left,
+)
+from upscale.planning import Plan, make_plan, split_sums
 from upscale.rewrite.graph import rewrite
 from upscale.selecting import Loss, Request, kept_columns, select_channels
 from upscale.selection.amounts import Amount
@@ -118,50 +131,50 @@ def select(
         slack=slack,
         within=within,
     )
-    model = settled(_checked(model))
+    model, _ = reference.released(settled(_checked(model)))
     given = Example.of(example)
     return select_channels(model, analyse(capture(model, given)), len(given.args) or 1, request)
 
 
-def mask(model: nn.Module, selection: Selection, *, example: Any = None) -> nn.Module:
+def mask(
+    model: nn.Module, selection: Selection | Sequence[Selection], *, example: Any = None
+) -> nn.Module:
     """A copy of a model in which everything that the selection prunes is zero, and stays so.
 
     It is what an export must equal. Train it, save it, load it: the masks hold. On the output
     side a layer's BatchNorm is looked for; a model that `torch.fx` cannot trace needs an
-    example for that.
+    example for that. Several selections, such as one for each side, are all applied.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> mask(net, Selection(kept={"1": [0]})).get_submodule("1").weight[0, 1].item()
     0.0
     """
     model = settled(_checked(model))
-    reference.check(model, selection)
-    if selection.side == "input" or selection.after == "layer":
-        return reference.mask(model, selection)
-    return reference.mask(model, selection, find_norms(model, example))
+    return _masked(model, _selections(model, selection), example)
 
 
 def plan(
-    model: nn.Module, example: Any, selection: Selection | None = None, *, order: str = "optimal"
+    model: nn.Module,
+    example: Any,
+    selection: Selection | Sequence[Selection] | None = None,
+    *,
+    order: str = "optimal",
 ) -> Plan:
     """Decide everything an export will do, as data; nothing is changed yet.
 
-    Without a selection, columns of weights that are all zero count as pruned.
+    Without a selection, columns of weights that are all zero count as pruned. Several, such as
+    one for each side, make one plan. Output masks that the model already has count too.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     >>> plan(net, torch.zeros(1, 4), Selection(kept={"1": [0, 5]})).copies
     0
     """
-    model = settled(_checked(model))
-    captured = capture(model, Example.of(example))
-    selection = reference.zeroed(model) if selection is None else selection
-    reference.check(model, selection)
-    if selection.side != "input":
-        raise SelectionError(
-            "this selection is of the output side; only input selections can be exported so far"
-        )
-    return _plan(model, captured, analyse(captured), selection, order)
+    model, gone = reference.released(settled(_checked(model)))
+    given = Example.of(example)
+    captured = capture(model, given)
+    selections = _selections(model, reference.zeroed(model) if selection is None else selection)
+    return _plan(model, given, captured, None, selections, order, gone)
 
 
 def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
@@ -172,9 +185,19 @@ def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
     captured = plan.source if isinstance(plan, Plan) else None
     if not isinstance(captured, Captured):
         raise PlanError("export takes a plan that upscale.plan has just made; make it again")
-    model = settled(_checked(model))
+    model, gone = reference.released(settled(_checked(model)))
     _check_same_model(model, captured)
-    return rewrite(model, captured, plan)
+    _check_same_masks(gone, plan)
+    met = {}
+    if plan.folds:
+        # Numbers are those of the weights exported, which may not be those planned with.
+        flow = analyse(captured)
+        kept = {f"@{name}": positions(own) for name, own in plan.kept.items()}
+        constants = find_constants(captured, flow, _owned(model), zeroed_lines(plan), kept)
+        met = numbers_met(flow, constants, plan.folds)
+    if plan.held:
+        model = reference.hold_outputs(model, plan.held)
+    return rewrite(model, captured, plan, met)
 
 
 def prune(
@@ -202,35 +225,85 @@ def prune(
         raise SelectionError(f"steps is {steps!r}; it must be a whole number >= 1")
     asked, given = Amount.of(amount), Example.of(example)
     request = Request(amount=asked, **options)
-    if request.side != "input":
-        raise SelectionError(
-            "this selection is of the output side; only input selections can be exported so far"
-        )
-    masked = settled(_checked(model))
+    masked, gone = reference.released(settled(_checked(model)))
     for step in range(1, steps + 1):
         captured = capture(masked, given)
         flow = analyse(captured)
         now = replace(request, amount=replace(asked, share=asked.share * step / steps))
         selection = select_channels(masked, flow, len(given.args) or 1, now)
         if tune is not None:
-            masked = reference.mask(masked, selection)
+            masked = _masked(masked, (selection,), given)
             tune(masked, step)
+            masked, _ = reference.released(masked)
         request = replace(request, within=selection)
-    pruned = rewrite(masked, captured, _plan(masked, captured, flow, selection, order))
+    made = _plan(masked, given, captured, flow, (selection,), order, gone)
+    pruned = export(masked, made)
     if verify:
-        verify_exported(pruned, reference.mask(masked, selection), given)
+        wide, own = pruned, masked
+        if made.folds:
+            # What is folded is rounded to the weights' own precision; compare without that.
+            own = copy.deepcopy(masked).double()
+            wide = export(own, made)
+        own = reference.hold_outputs(_masked(own, (selection,), given), gone)
+        verify_exported(wide, own, given)
     return pruned
 
 
+def _selections(
+    model: nn.Module, selection: Selection | Sequence[Selection]
+) -> tuple[Selection, ...]:
+    """One or several selections, each checked against the model."""
+    selections = tuple(selection) if isinstance(selection, (list, tuple)) else (selection,)
+    for each in selections:
+        reference.check(model, each)
+    return selections
+
+
+def _masked(model: nn.Module, selections: Sequence[Selection], example: Any) -> nn.Module:
+    masked = model
+    for selection in selections:
+        masked = reference.mask(masked, selection, _norms(model, selection, example))
+    return masked
+
+
+def _norms(model: nn.Module, selection: Selection, example: Any) -> dict[str, tuple[str, ...]]:
+    """The BatchNorms after which a selection's channels are zero."""
+    if selection.side == "input" or selection.after == "layer":
+        return {}
+    return find_norms(model, example)
+
+
 def _plan(
-    model: nn.Module, captured: Captured, flow: ChannelFlow, selection: Selection, order: str
+    model: nn.Module,
+    example: Example,
+    captured: Captured,
+    flow: ChannelFlow | None,
+    selections: Sequence[Selection],
+    order: str,
+    held: Mapping[str, tuple[int, ...]],
 ) -> Plan:
-    windows = kept_columns(model, selection.windows)
-    made = make_plan(flow, kept_columns(model, selection.kept), order, windows)
+    """Plan for a model without output masks of its own; `held` are those it came with."""
+    inputs = [selection for selection in selections if selection.side == "input"]
+    outputs = [selection for selection in selections if selection.side == "output"]
+    chosen = reduce(operator.and_, inputs) if inputs else Selection(kept={})
+    gone = dict(held)
+    for selection in outputs:
+        found = reference.outputs_gone(model, selection, _norms(model, selection, example))
+        gone |= {name: tuple(sorted({*gone.get(name, ()), *own})) for name, own in found.items()}
+    masks = place_masks(model, captured, gone)
+    if masks.held:
+        captured, flow = capture(reference.hold_outputs(model, masks.held), example), None
+    flow = flow or analyse(captured)
+    kept = kept_columns(model, chosen.kept)
+    constants = find_constants(captured, flow, _owned(model), masks.zeroed, kept) if gone else {}
+    freed = free_columns(model, captured, flow, constants, kept)
+    zero = {line: known.zero for line, known in constants.items()}
+    flow, sums = split_sums(flow, additions(captured), zero)
+    made = make_plan(flow, freed.kept, order, kept_columns(model, chosen.windows), sums)
     names = weight_names(model)
     for layer, module in layers(model).items():
         if (
-            layer in selection.kept
+            layer in chosen.kept
             and computes_weight(module)
             and names[layer] in (*made.stayed, *made.unreached)
         ):
@@ -238,7 +311,29 @@ def _plan(
                 f"{layer} computes its weight anew in every call and nothing here can be pruned "
                 "with it; make its weight permanent first, or leave it out of the selection"
             )
-    return replace(made, source=captured)
+    return replace(
+        made,
+        source=captured,
+        masks=gone,
+        zeros=zeros_left(flow, made, masks),
+        zeroed=masks.by_parameter,
+        held=masks.held,
+        folds=freed.folds,
+    )
+
+
+def _owned(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer, by the name of its value."""
+    names = parameter_names(model)
+    return {f"@{names[id(tensor)]}": tensor for tensor in (*model.parameters(), *model.buffers())}
+
+
+def _check_same_masks(gone: Mapping[str, tuple[int, ...]], plan: Plan) -> None:
+    for name, channels in gone.items():
+        if not set(channels) <= set(plan.masks.get(name, ())):
+            raise PlanError(
+                f"the plan was made for another model: there {name} has no such output mask as here"
+            )
 
 
 def _check_same_model(model: nn.Module, captured: Captured) -> None:

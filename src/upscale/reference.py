@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from upscale.errors import SelectionError
 from upscale.layers import (
+    KINDS,
     column_axis,
     columns,
     computes_weight,
@@ -44,13 +45,9 @@ def mask(
     are zero, where that is not the layer itself.
     """
     check(model, selection)
-    masked = copy.deepcopy(model)
     if selection.side == "output":
-        for name, kept in selection.kept.items():
-            hold = _HoldOutput(_gone_outputs(masked.get_submodule(name), tuple(kept)))
-            for where in (norms or {}).get(name, (name,)):
-                masked.get_submodule(where).register_forward_hook(hold)
-        return masked
+        return hold_outputs(model, outputs_gone(model, selection, norms))
+    masked = copy.deepcopy(model)
     stored = {}
     for name, kept in selection.kept.items():
         layer = masked.get_submodule(name)
@@ -66,15 +63,61 @@ def mask(
     return masked
 
 
+def outputs_gone(
+    model: nn.Module, selection: Selection, norms: Mapping[str, tuple[str, ...]] | None = None
+) -> dict[str, tuple[int, ...]]:
+    """The channels that an output selection makes zero, by the module after which they are."""
+    gone: dict[str, set[int]] = {}
+    for name, kept in selection.kept.items():
+        for where in (norms or {}).get(name, (name,)):
+            channels = _gone_outputs(model.get_submodule(name), tuple(kept))
+            gone.setdefault(where, set()).update(channels.tolist())
+    return {where: tuple(sorted(channels)) for where, channels in gone.items()}
+
+
+def hold_outputs(model: nn.Module, gone: Mapping[str, tuple[int, ...]]) -> nn.Module:
+    """A copy of a model in which channels are zero after the modules named."""
+    masked = copy.deepcopy(model)
+    for where, channels in gone.items():
+        module = masked.get_submodule(where)
+        module.register_forward_hook(_HoldOutput(module, channels))
+    return masked
+
+
+def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
+    """A model without the output masks that were put on it, and what they made zero."""
+    gone: dict[str, tuple[int, ...]] = {}
+    for name, module in model.named_modules():
+        holds = [hook for hook in module._forward_hooks.values() if isinstance(hook, _HoldOutput)]
+        if holds:
+            gone[name] = tuple(sorted({int(c) for hold in holds for c in hold.gone}))
+    if not gone:
+        return model, {}
+    bare = copy.deepcopy(model)
+    for name in gone:
+        hooks = bare.get_submodule(name)._forward_hooks
+        for key in [key for key, hook in hooks.items() if isinstance(hook, _HoldOutput)]:
+            del hooks[key]
+    return bare, gone
+
+
 class _HoldOutput:
     """A hook that zeroes pruned channels of what a layer, or its normalisation, makes."""
 
     only_masks = True
 
-    def __init__(self, gone: Tensor) -> None:
-        self.gone = gone
+    def __init__(self, module: nn.Module, channels: tuple[int, ...]) -> None:
+        self.gone = torch.tensor(channels, dtype=torch.long)
+        if isinstance(module, KINDS):
+            weight = weight_of(module)
+            groups = int(getattr(module, "groups", 1)) if column_axis(module) == 0 else 1
+            keep = torch.ones(int(weight.shape[1 - column_axis(module)]) * groups, dtype=torch.bool)
+            keep[self.gone] = False
+            self.keep = keep.view(-1, *[1] * (weight.ndim - 2)).to(weight.device)
 
-    def __call__(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+    def __call__(self, module: nn.Module, inputs: object, output: Any) -> Any:
+        if not isinstance(output, Tensor):
+            return output * self.keep  # a layer is traced: there is no tensor to look at
         axis = -1 if isinstance(module, nn.Linear) else 1
         if isinstance(module, nn.modules.conv._ConvNd):
             axis = output.ndim - (weight_of(module).ndim - 1)

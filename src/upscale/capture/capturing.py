@@ -194,7 +194,9 @@ def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
 
 def _run(traced: Traced, twin: _Twin, example: Example) -> Observer:
     for path, extra in traced.extras.items():
-        setattr(twin.module, path, twin.replace(extra) if isinstance(extra, Tensor) else extra)
+        owner, _, name = path.rpartition(".")
+        held = twin.replace(extra) if isinstance(extra, Tensor) else extra
+        setattr(twin.module.get_submodule(owner), name, held)
     observer = Observer(twin.module, traced.graph, twin.owned)
     with torch.inference_mode():
         observer.run(*_given(traced, twin, example), enable_io_processing=False)

@@ -1,6 +1,18 @@
 """Planning: decide orders, layouts and edges; touch no tensor."""
 
-from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
+from upscale.planning.plan import Edge, Folding, Piece, Plan, SizesRead, Spread
 from upscale.planning.planner import make_plan
+from upscale.planning.sums import Sum, split_again, split_sums
 
-__all__ = ["Edge", "Piece", "Plan", "SizesRead", "Spread", "make_plan"]
+__all__ = [
+    "Edge",
+    "Folding",
+    "Piece",
+    "Plan",
+    "SizesRead",
+    "Spread",
+    "Sum",
+    "make_plan",
+    "split_again",
+    "split_sums",
+]

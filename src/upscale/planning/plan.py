@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from upscale.flow.domain import Frozen
+from upscale.planning.sums import Sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,19 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class Folding:
+    """Columns of a weight that always meet one number each, and need not be read for it.
+
+    What they add goes `into` the weight of one of them that is read for all; if that is `None`,
+    into the bias. If the layer pads, and there is none, every number must be zero.
+    """
+
+    columns: tuple[int, ...]
+    into: int | None
+    pads: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What an export will do. Plain data: no tensors, no modules.
 
@@ -93,9 +107,13 @@ class Plan:
     `groups` the new numbers of groups, `widths` the channels left in modules that work on each
     alone, `constants` the layers that read nothing and give their
     bias, `stayed` the weights whose pruned columns cannot leave and become zeros, `unreached`
-    those no node reads, `gone` the nodes that do not run. `order_cost` is what the orders leave
-    apart, in bytes, and `lower_bound` what any would. `source` is the capture the plan was
-    made from.
+    those no node reads, `gone` the nodes that do not run. `masks` are the output channels that
+    are zero after modules, `zeroed` the indices along an axis at which parameters are zero for
+    that, `held` the channels that are made zero at run time, `zeros` the rows of weights that
+    make nothing but zeros and cannot leave, `folds` the columns that went because they always
+    meet one number, `sums` the additions of parts of their operands.
+    `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would.
+    `source` is the capture the plan was made from.
     """
 
     order: str
@@ -115,6 +133,12 @@ class Plan:
     order_cost: float
     lower_bound: float
     unpruned_concatenated_bytes: int
+    masks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    zeroed: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
+    zeros: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    folds: Mapping[str, Folding] = field(default_factory=dict)
+    sums: Mapping[str, Sum] = field(default_factory=dict)
     source: object = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -132,6 +156,14 @@ class Plan:
         lines += [f"{e.node:40} {e.value:32} {e.kind:8} {e.copied_bytes:12,}" for e in copying]
         if self.stayed:
             lines.append(f"zeroed but not removed: {', '.join(self.stayed)}")
+        lines += [
+            f"zero but computed: {len(rows)} output channels of {name}"
+            for name, rows in self.zeros.items()
+        ]
+        lines += [
+            f"made zero at run time: {len(channels)} output channels of {name}"
+            for name, channels in self.held.items()
+        ]
         if self.unreached:
             lines.append(f"never reached: {', '.join(self.unreached)}")
         lines += [f"frozen: {f.layer} ({f.operation}) {f.because} {f.source}" for f in self.frozen]

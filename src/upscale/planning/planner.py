@@ -28,6 +28,7 @@ from upscale.planning.cuts import Cut, copied, untied, written_anew
 from upscale.planning.families import Orders, Want, order_classes, wants_of, windows_read
 from upscale.planning.layouts import Layouts, rooted
 from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
+from upscale.planning.sums import Sum
 from upscale.segments import (
     Liveness,
     columns_kept,
@@ -49,13 +50,16 @@ def make_plan(
     kept: Mapping[str, Positions],
     order: str,
     windows: Mapping[str, Positions] | None = None,
+    sums: Mapping[str, Sum] | None = None,
 ) -> Plan:
     """Decide orders, layouts and edges for the columns each weight keeps.
 
     Weights with a window read all of it, with zeros for what they do not keep; then needs are
     filled up until they have no holes, so that an order of all windows lets everything be read
-    as slices.
+    as slices. `sums` are the additions that the flow has split.
     """
+    if sums:
+        return replace(make_plan(flow, kept, order, windows), sums=sums)
     if order not in ORDERS:
         raise PlanError(f"order is {order!r}; it must be one of {', '.join(ORDERS)}")
     if windows and order != "none":
@@ -246,14 +250,21 @@ class _Planner:
         tracked = [line for line in tensors if line in self._flow.classes]
         if not tracked:
             return self._ranked(relation.out, free=True)
-        rooted_ones = [line for line in tracked if not self._layouts.is_select(line)]
-        lead = (rooted_ones or tracked)[0]
-        layout = self._layouts.arrange(lead, np.flatnonzero(self._live.lines[relation.out]))
+        wanted = np.flatnonzero(self._live.lines[relation.out])
+        # What lies in several tensors is copied together anyway, and in any order.
+        lead = min(tracked, key=lambda line: self._scattered(line, wanted))
+        layout = self._layouts.arrange(lead, wanted)
         blocks = self._flow.blocks.get(relation.out)
         if blocks:
             block = layout * blocks // self._flow.size(relation.out)
             layout = layout[np.argsort(block, kind="stable")]
         return layout
+
+    def _scattered(self, line: Line, wanted: Positions) -> int:
+        """Over how many tensors wanted positions of a line lie; none, if it is one itself."""
+        if not self._layouts.is_select(line):
+            return 0
+        return len(self._layouts.find(line, wanted).roots)
 
     def _fold(self, relation: Fold) -> Positions:
         live = np.flatnonzero(self._live.lines[relation.out])

@@ -18,7 +18,7 @@ from upscale.capture.questions import (
     axis_asked,
     size_arguments,
 )
-from upscale.planning import Edge, Piece, Plan, Spread
+from upscale.planning import Edge, Piece, Plan, Spread, Sum
 from upscale.rewrite.gather import Gather
 from upscale.rewrite.weights import Cutter
 
@@ -26,18 +26,29 @@ from upscale.rewrite.weights import Cutter
 GROUPS_ARGUMENT = 6
 
 
-def rewrite(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModule:
-    """A new module that computes what the masked model computes, with smaller layers."""
-    writer = _Writer(model, captured, plan)
+def rewrite(
+    model: nn.Module, captured: Captured, plan: Plan, met: Mapping[str, tuple[float, ...]]
+) -> fx.GraphModule:
+    """A new module that computes what the masked model computes, with smaller layers.
+
+    `met` are the numbers that columns always meet which the plan folds.
+    """
+    writer = _Writer(model, captured, plan, met)
     for node in captured.graph.nodes:
         writer.visit(node)
     return writer.finish()
 
 
 class _Writer:
-    def __init__(self, model: nn.Module, captured: Captured, plan: Plan) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        captured: Captured,
+        plan: Plan,
+        met: Mapping[str, tuple[float, ...]],
+    ) -> None:
         self._captured, self._plan = captured, plan
-        self._cutter = Cutter(model, captured.extras, plan)
+        self._cutter = Cutter(model, captured.extras, plan, met)
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._graph = fx.Graph()
         self._graph.set_codegen(captured.graph._codegen)
@@ -51,6 +62,9 @@ class _Writer:
         self._written: list[fx.Node] = []
         self._writers: list[tuple[fx.Node, list[fx.Node]]] = []
         self._joins = {edge.node: edge for edge in plan.joins}
+        self._summed = {
+            each.made: captured.observed[node].result for node, each in plan.sums.items()
+        }
         for edge in plan.edges:
             self._edges.setdefault((edge.node, edge.value), []).append(edge)
 
@@ -60,6 +74,8 @@ class _Writer:
             edge = self._joins[node.name]
             joined = self._fetch(edge)
             self._values[edge.value] = lambda: joined
+        elif node.name in self._plan.sums:
+            self._visit_sum(node, self._plan.sums[node.name])
         elif node.name in self._plan.gone:
             return
         elif node.op == "get_attr":
@@ -105,6 +121,17 @@ class _Writer:
         new = self._graph.create_node("get_attr", path, name=node.name)
         self._bind(node, new, result)
         self._views.add(new)
+
+    def _visit_sum(self, node: fx.Node, described: Sum) -> None:
+        """Add the parts that both operands have; put the rest beside it, if that pays."""
+        if described.parts and node.name not in self._plan.gone:
+            parts = tuple(self._read(node.name, part) for part in described.parts)
+            added = self._graph.create_node("call_function", torch.add, parts, name=node.name)
+            self._values[described.made] = lambda: added
+        if described.whole in self._joins:
+            edge = self._joins[described.whole]
+            joined = self._fetch(edge)
+            self._values[edge.value] = lambda: joined
 
     def _is_alias(self, node: fx.Node) -> bool:
         """A node without operations that hands on tensors it was given."""
@@ -222,7 +249,7 @@ class _Writer:
     def _piece(self, source: fx.Node, axis: int, piece: Piece) -> fx.Node:
         if piece.zeros:
             none = self._graph.call_function(torch.narrow, (source, axis, 0, 0))
-            rank = len(self._captured.values[piece.value].shape)
+            rank = len(self._captured.values[self._summed.get(piece.value, piece.value)].shape)
             pad = [0] * (2 * (rank - 1 - axis)) + [0, piece.length]
             return self._graph.call_function(nn.functional.pad, (none, pad))
         if piece.indices is not None:

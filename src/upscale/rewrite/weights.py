@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from upscale.channels import positions
 from upscale.layers import (
+    KINDS,
     column_axis,
     computes_weight,
     copied,
     layers,
     parameter_names,
     weight_names,
+    weight_of,
 )
 from upscale.planning import Plan
 from upscale.rewrite.constant import Constant
@@ -25,8 +27,14 @@ from upscale.rewrite.constant import Constant
 class Cutter:
     """Copies parameters, buffers and modules of a model, each parameter once."""
 
-    def __init__(self, model: nn.Module, extras: Mapping[str, Any], plan: Plan) -> None:
-        self._model, self._extras, self._plan = model, extras, plan
+    def __init__(
+        self,
+        model: nn.Module,
+        extras: Mapping[str, Any],
+        plan: Plan,
+        met: Mapping[str, tuple[float, ...]],
+    ) -> None:
+        self._model, self._extras, self._plan, self._met = model, extras, plan, met
         self._names = parameter_names(model)
         named = weight_names(model)
         self._column_axes = {
@@ -56,10 +64,54 @@ class Cutter:
         for tensor in [*original.parameters(), *original.buffers()]:
             self._tensor(tensor)
         module = copied(original, self._memo)
+        if isinstance(original, KINDS):
+            self._raise_bias(module, original)
         if constant:
             return Constant(module)
         _fit(module, groups, width)
         return module
+
+    def _raise_bias(self, module: nn.Module, original: nn.Module) -> None:
+        """Add to a layer's bias what the columns that it no longer reads have always added."""
+        name = self._names.get(id(original.weight), "")
+        folding = self._plan.folds.get(name)
+        if folding is None or folding.into is not None:
+            return
+        axis = column_axis(original)
+        with torch.no_grad():
+            added = self._added(self._zero(weight_of(original).detach(), name), name, axis)
+            added = added.movedim(1 - axis, 0).flatten(1).sum(dim=1)
+            rows = self._plan.cuts.get(name, {}).get(1 - axis, range(len(added)))
+            added = added[_as_index(rows, added.device)]
+            if isinstance(module.bias, Tensor):
+                module.bias.copy_(module.bias.double() + added)
+            else:
+                dtype, trained = weight_of(original).dtype, weight_of(original).requires_grad
+                module.bias = nn.Parameter(added.to(dtype), requires_grad=trained)
+
+    def _added(self, weight: Tensor, name: str, axis: int) -> Tensor:
+        """The sum of the folded columns of a weight, each times the number it meets."""
+        folded = _as_index(self._plan.folds[name].columns, weight.device)
+        met = torch.tensor(self._met[name], dtype=torch.float64, device=weight.device)
+        added: Tensor = weight.index_select(axis, folded).double().movedim(axis, -1) @ met
+        return added.unsqueeze(axis)
+
+    def _zero(self, tensor: Tensor, name: str) -> Tensor:
+        """A parameter with zeros where the plan has them."""
+        for axis, gone in self._plan.zeroed.get(name, {}).items():
+            tensor = tensor.index_fill(axis, _as_index(gone, tensor.device), 0.0)
+        return tensor
+
+    def _fold(self, weight: Tensor, name: str) -> Tensor:
+        """A weight in which one column stands for all that are folded into it."""
+        folding = self._plan.folds.get(name)
+        if folding is None or folding.into is None:
+            return weight
+        axis, lead = self._column_axes[name], self._met[name][folding.columns.index(folding.into)]
+        column = self._added(weight, name, axis) / lead
+        return weight.index_copy(
+            axis, _as_index([folding.into], weight.device), column.to(weight.dtype)
+        )
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         if id(tensor) not in self._memo:
@@ -73,7 +125,7 @@ class Cutter:
 
     def _cut(self, tensor: Tensor, name: str) -> Tensor:
         cuts: Mapping[int, tuple[int, ...]] = self._plan.cuts.get(name, {})
-        smaller = tensor.detach()
+        smaller = self._fold(self._zero(tensor.detach(), name), name)
         for axis, indices in sorted(cuts.items()):
             if indices != tuple(range(smaller.shape[axis])):
                 smaller = smaller.index_select(axis, _as_index(indices, smaller.device))

@@ -1,0 +1,142 @@
+"""Sums of tensors that lack different channels: only what both have is added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from upscale.channels import Flags, Positions
+from upscale.flow.domain import ChannelFlow, Line, Pass, Select, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """An addition of parts of its operands: their names, in order, and that of what it makes.
+
+    There are none if the operands share no channel; then nothing is added. `whole` is the step
+    that puts the sum and the channels of one operand alone together, `lacking` the positions at
+    which each operand is zero.
+    """
+
+    parts: tuple[str, ...]
+    made: str
+    whole: str
+    lacking: tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def split_sums(
+    flow: ChannelFlow, nodes: Set[str], zero: Mapping[Line, Flags]
+) -> tuple[ChannelFlow, dict[str, Sum]]:
+    """The flow with additions split where one operand is zero: there the other is the sum.
+
+    `nodes` are plain additions of two tensors; `zero` tells where lines are zero. What both
+    operands have is added; the result is a selection from that and from the operands, so its
+    readers fetch what they want from where it lies.
+    """
+    steps: list[Step] = []
+    sums: dict[str, Sum] = {}
+    grown = _Grown(flow)
+    for step in flow.steps:
+        lacking = _lacking(flow, step, zero) if step.node in nodes else None
+        if lacking is None:
+            steps.append(step)
+        else:
+            split, sums[step.node] = grown.split(step, *lacking)
+            steps += split
+    if not sums:
+        return flow, {}
+    return grown.flow(tuple(steps)), sums
+
+
+def split_again(flow: ChannelFlow, sums: Mapping[str, Sum]) -> ChannelFlow:
+    """The flow with the additions split that a plan has split."""
+    zero: dict[Line, Flags] = {}
+    for step in flow.steps:
+        for relation in step.relations if step.node in sums else ():
+            if isinstance(relation, Pass):
+                for line, lacking in zip(relation.reads, sums[step.node].lacking, strict=True):
+                    zero[line] = np.zeros(flow.size(line), dtype=bool)
+                    zero[line][list(lacking)] = True
+    return split_sums(flow, sums.keys(), zero)[0]
+
+
+def _where(flags: Flags) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(flags).tolist())
+
+
+def _lacking(
+    flow: ChannelFlow, step: Step, zero: Mapping[Line, Flags]
+) -> tuple[Flags, Flags] | None:
+    """Where each of two summed tensors is zero, if a step sums two and nothing else."""
+    (relation, *more) = step.relations or (None,)
+    if more or not isinstance(relation, Pass) or len(relation.reads) != 2 or not step.executed:
+        return None
+    shapes = {flow.shapes[value] for value in (*step.reads, *step.makes)}
+    lined = all(line in flow.classes and line not in flow.blocks for line in relation.reads)
+    spread = relation.out in flow.grids or relation.out in flow.blocks
+    if len(shapes) > 1 or len(step.reads) != 2 or not lined or spread:
+        return None
+    nowhere = np.zeros(flow.size(relation.out), dtype=bool)
+    one, other = (zero.get(line, nowhere) for line in relation.reads)
+    return (one, other) if (one != other).any() else None
+
+
+class _Grown:
+    """A flow that gains values which are parts of others."""
+
+    def __init__(self, flow: ChannelFlow) -> None:
+        self._flow = flow
+        self._classes, self._shapes = dict(flow.classes), dict(flow.shapes)
+        self._nbytes = dict(flow.nbytes)
+
+    def flow(self, steps: tuple[Step, ...]) -> ChannelFlow:
+        """The flow with other steps, and all values."""
+        return replace(
+            self._flow,
+            steps=steps,
+            classes=self._classes,
+            shapes=self._shapes,
+            nbytes=self._nbytes,
+        )
+
+    def split(self, step: Step, one: Flags, other: Flags) -> tuple[list[Step], Sum]:
+        """The steps that replace a sum of tensors which are zero where the flags say."""
+        (relation,) = step.relations
+        assert isinstance(relation, Pass)
+        operands, shared = relation.reads, np.flatnonzero(~one & ~other)
+        operand = np.select([one & other, other, one], [-1, 0, 1], default=2)
+        position = np.where(operand == 2, np.cumsum(operand == 2) - 1, np.arange(len(operand)))
+        position[operand < 0] = -1
+        parts = [self._part(line, f"{line.value}~{step.node}", shared) for line in operands]
+        made = self._part(relation.out, f"{step.node}~both", shared)
+        kept = tuple(
+            Select(part, (line,), np.zeros_like(shared), shared)
+            for part, line in zip(parts, operands, strict=True)
+        )
+        values, names = step.reads, tuple(part.value for part in parts)
+        described = Sum(
+            names if len(shared) else (),
+            made.value,
+            f"{step.node}~whole",
+            (_where(one), _where(other)),
+        )
+        adding = [
+            Step(f"{step.node}~parts", values, names, kept, executed=False),
+            Step(step.node, names, (made.value,), (Pass(made, tuple(parts)),), executed=True),
+        ]
+        reads = (*operands, made) if len(shared) else operands
+        whole = Select(relation.out, reads, operand, position)
+        values = tuple(line.value for line in reads)
+        putting = Step(described.whole, values, step.makes, (whole,), executed=False)
+        return [*(adding if len(shared) else ()), putting], described
+
+    def _part(self, line: Line, name: str, positions: Positions) -> Line:
+        """A new value that has some positions of a line."""
+        shape = list(self._flow.shapes[line.value])
+        weight = self._flow.nbytes[line.value] // max(1, shape[line.axis])
+        shape[line.axis] = len(positions)
+        self._shapes[name], self._nbytes[name] = tuple(shape), weight * len(positions)
+        self._classes[Line(name, line.axis)] = self._flow.classes[line][positions]
+        return Line(name, line.axis)

@@ -1,0 +1,364 @@
+"""Output pruning: layers drop channels they make, and the export computes what the mask shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import upscale
+from tests.masks import calm, random_selection
+from tests.nets import NETS, Plain, Residual, conv, image
+from tests.strategies import SIZE, Network, build, networks
+from tests.test_models import enliven, images
+from tests.test_random_networks import EXPECTED_REFUSAL
+from upscale import Selection
+from upscale.capture import Example
+from upscale.planning import Plan
+from upscale.report import picture
+from upscale.verify import TOLERANCE, compare
+from upscale.zoo import torchvision_model
+
+
+def widened(leaf: object) -> object:
+    wide = isinstance(leaf, Tensor) and leaf.is_floating_point()
+    return leaf.double() if wide else leaf  # type: ignore[attr-defined]
+
+
+def exported_exactly(
+    model: nn.Module,
+    selection: Selection | Sequence[Selection],
+    example: Callable[[int, int], Any] = image,
+    order: str = "optimal",
+) -> tuple[nn.Module, Plan]:
+    """The export of a wide model, after a comparison with the masked one at two sizes."""
+    wide = Example.of(example(1, 12)).map(widened)
+    plan = upscale.plan(model, wide, selection, order=order)
+    exported = upscale.export(model, plan)
+    masked = upscale.mask(model, selection, example=wide)
+    for batch, size in ((1, 12), (3, 16)):
+        error = compare(exported, masked, Example.of(example(batch, size))).relative_error
+        assert error <= TOLERANCE, f"batch {batch}, size {size}: {error}\n{plan}"
+    return exported, plan
+
+
+@pytest.mark.parametrize("after", ["norm", "layer"])
+@pytest.mark.parametrize("name", NETS)
+def test_an_export_equals_the_model_masked_on_its_output_side(name: str, after: str) -> None:
+    make, example = NETS[name]
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = calm(make()).double()
+        share = (0.25, 0.75)[seed % 2]
+        selection = random_selection(model, share, seed, side="output", after=after)
+        exported_exactly(model, selection, example, ("optimal", "none")[seed // 2])
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_an_export_equals_the_model_masked_on_both_sides(name: str) -> None:
+    make, example = NETS[name]
+    for seed, after in enumerate(("norm", "layer")):
+        torch.manual_seed(seed)
+        model = calm(make()).double()
+        outputs = random_selection(model, 0.5, seed, side="output", after=after)
+        exported_exactly(model, [random_selection(model, 0.25, seed + 9), outputs], example)
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
+@given(networks(), st.integers(0, 999), st.sampled_from(["norm", "layer"]), st.booleans())
+def test_an_export_of_any_network_equals_it_masked_on_its_output_side(
+    network: Network, seed: int, after: str, both: bool
+) -> None:
+    model = build(network).double()
+    outputs = random_selection(model, (0.25, 0.75)[seed % 2], seed, side="output", after=after)
+    selections = [outputs, network.selection] if both else [outputs]
+    example = Example.of(network.example(network.batch, SIZE)).map(widened)
+    try:
+        plan = upscale.plan(model, example, selections, order=network.order)
+    except upscale.CaptureError as error:
+        if EXPECTED_REFUSAL in str(error):
+            return
+        raise
+    masked = upscale.mask(model, selections, example=example)
+    assert compare(upscale.export(model, plan), masked, example).relative_error <= TOLERANCE
+
+
+class Gate(nn.Module):
+    """`through` stands between a layer whose outputs are pruned and one that reads them."""
+
+    def __init__(self, through: Callable[[Tensor], Any], reader: nn.Module | None = None) -> None:
+        super().__init__()
+        self.a, self.n = conv(3, 8), nn.BatchNorm2d(8)
+        self.b = conv(3, 8)
+        self.through = through
+        self.reader = conv(8, 4) if reader is None else reader
+
+    def forward(self, x: Tensor) -> Any:
+        return self.reader(self.through(self.n(self.a(x)), self.b(x)))
+
+
+class Normed(nn.Module):
+    """A BatchNorm after a sum."""
+
+    def __init__(self, then: Callable[[Tensor], Tensor] = F.relu) -> None:
+        super().__init__()
+        self.n = nn.BatchNorm2d(8)
+        self.then = then
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.then(self.n(x + y))
+
+
+class Depthwise(nn.Module):
+    """A depthwise convolution, whose bias takes the place of zeros."""
+
+    def __init__(self, padding: int, before: Callable[[Tensor], Tensor] = F.relu) -> None:
+        super().__init__()
+        self.d, self.before = nn.Conv2d(8, 8, 3, padding=padding, groups=8), before
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.d(self.before(x)).sigmoid()
+
+
+KEPT = (1, 2, 4, 6)  # of eight; the other four are pruned
+BOTH = {"a": KEPT, "b": KEPT}
+ONE = {"a": KEPT}
+# What stands between, the reader, what is kept, and how many channels `a` still computes.
+TRAPS: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]], int]] = {
+    "relu": (lambda: Gate(lambda x, y: x.relu()), ONE, 4),
+    "a sigmoid before padding": (lambda: Gate(lambda x, y: x.sigmoid()), ONE, 5),
+    "a sigmoid and no padding": (
+        lambda: Gate(lambda x, y: x.sigmoid(), nn.Conv2d(8, 4, 3, stride=2)),
+        ONE,
+        4,
+    ),
+    "a sigmoid before a layer without bias": (
+        lambda: Gate(lambda x, y: x.sigmoid(), nn.Conv2d(8, 4, 1, bias=False)),
+        ONE,
+        4,
+    ),
+    "a scalar added": (lambda: Gate(lambda x, y: x + 1.5), ONE, 5),
+    "a scalar added, then cut off": (lambda: Gate(lambda x, y: (x - 1.5).relu()), ONE, 4),
+    "a norm after a sum": (lambda: Gate(Normed()), BOTH, 5),
+    "a norm after a sum and no padding": (lambda: Gate(Normed(), conv(8, 4, 1)), BOTH, 4),
+    "a norm after a sum of which one is whole": (lambda: Gate(Normed()), ONE, 4),
+    "a bias before padding": (lambda: Gate(Depthwise(1)), ONE, 5),
+    "a number before a depthwise layer": (lambda: Gate(Depthwise(0, torch.exp)), ONE, 5),
+    "a number before a padded depthwise layer": (lambda: Gate(Depthwise(1, torch.exp)), ONE, 8),
+    "a number padded with zeros": (
+        lambda: Gate(lambda x, y: F.pad(x + 1, (1, 1, 1, 1))),
+        ONE,
+        8,
+    ),
+    "average pooling that counts its padding": (
+        lambda: Gate(lambda x, y: F.avg_pool2d(x + 1, 3, 2, padding=1)),
+        ONE,
+        8,
+    ),
+    "average pooling of zeros that counts its padding": (
+        lambda: Gate(lambda x, y: F.avg_pool2d(x, 3, 2, padding=1)),
+        ONE,
+        4,
+    ),
+    "average pooling without padding": (
+        lambda: Gate(lambda x, y: F.avg_pool2d(x + 1, 3, 2), conv(8, 4, 1)),
+        ONE,
+        4,
+    ),
+    "maximum pooling with padding": (
+        lambda: Gate(lambda x, y: F.max_pool2d(x - 1, 3, 2, padding=1), conv(8, 4, 1)),
+        ONE,
+        4,
+    ),
+    "a transposed convolution": (
+        lambda: Gate(lambda x, y: x.exp(), nn.ConvTranspose2d(8, 4, 3, stride=2)),
+        ONE,
+        5,
+    ),
+    "a transposed convolution of zeros": (
+        lambda: Gate(lambda x, y: x, nn.ConvTranspose2d(8, 4, 3, stride=2)),
+        ONE,
+        4,
+    ),
+    "a copy in another memory format": (
+        lambda: Gate(lambda x, y: x.contiguous(memory_format=torch.channels_last).cos()),
+        ONE,
+        5,
+    ),
+    "statistics that are computed": (
+        lambda: Gate(
+            lambda x, y: F.batch_norm(
+                x, torch.zeros(8).to(x), torch.ones(8).to(x), y.mean((0, 2, 3))
+            )
+        ),
+        ONE,
+        8,
+    ),
+    "a gate that is multiplied": (lambda: Gate(lambda x, y: x * y.sigmoid()), ONE, 4),
+    "a gate that is pruned": (lambda: Gate(lambda x, y: x.sigmoid() * y), ONE, 8),
+    "a gate of one channel": (lambda: Gate(lambda x, y: x + y.mean(1, keepdim=True)), ONE, 8),
+    "a flattened tensor": (
+        lambda: Gate(lambda x, y: F.adaptive_avg_pool2d(x.tanh(), 2).flatten(1), nn.Linear(32, 4)),
+        ONE,
+        4,
+    ),
+    "flattened numbers": (
+        lambda: Gate(lambda x, y: F.adaptive_avg_pool2d(x.cos(), 2).flatten(1), nn.Linear(32, 4)),
+        ONE,
+        4,
+    ),
+    "a concatenation": (lambda: Gate(lambda x, y: torch.cat((x, y), 1), conv(16, 4)), BOTH, 4),
+    "a softmax over channels": (lambda: Gate(lambda x, y: x.softmax(1)), ONE, 8),
+    "a rounded number": (lambda: Gate(lambda x, y: (x + 0.5).round()), ONE, 8),
+    "a sum of which one lacks channels": (lambda: Gate(lambda x, y: (x + y).relu()), ONE, 4),
+    "a sum of which each lacks others": (
+        lambda: Gate(lambda x, y: (x + y).relu()),
+        {"a": KEPT, "b": (0, 1, 2, 3)},
+        4,
+    ),
+    "a sum that shares nothing": (
+        lambda: Gate(lambda x, y: x + y),
+        {"a": KEPT, "b": (0, 3, 5, 7)},
+        4,
+    ),
+    "sums that a softmax needs whole": (
+        lambda: Gate(lambda x, y: (x + y + y.roll(3, 1)).softmax(1)),
+        {"a": (1, 2, 4), "b": (1, 2)},
+        3,
+    ),
+    "a difference": (lambda: Gate(lambda x, y: x - y), ONE, 8),
+    "a sum with a factor": (lambda: Gate(lambda x, y: torch.add(x, y, alpha=2)), ONE, 8),
+    "a sum in place": (lambda: Gate(lambda x, y: x.add_(y)), ONE, 4),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_zero_becomes_what_it_becomes_and_leaves_where_it_may(trap: str) -> None:
+    make, kept, computed = TRAPS[trap]
+    torch.manual_seed(0)
+    model = calm(make()).double()
+    exported, plan = exported_exactly(model, Selection(kept=kept, side="output"))
+    assert exported.get_submodule("a").out_channels == computed, str(plan)
+    stay = {"a.weight", "n.weight"} & plan.zeros.keys()
+    assert bool(stay) == (computed > len(kept["a"])), "channels that stay are reported"
+
+
+def test_a_layer_that_shares_its_weight_with_one_that_is_not_pruned_is_masked_at_run_time() -> None:
+    model = calm(Gate(lambda x, y: x + y)).double()
+    model.b.weight = model.a.weight
+    for after in ("norm", "layer"):
+        selection = Selection(kept=ONE, side="output", after=after)
+        _, plan = exported_exactly(model, selection)
+        assert bool(plan.held) == (after == "layer")
+
+
+def test_a_mask_on_a_layer_that_never_runs_asks_for_nothing() -> None:
+    model = calm(Plain()).double()
+    model.spare = conv(3, 4)
+    _, plan = exported_exactly(model, Selection(kept={"spare": [0]}, side="output"))
+    assert not plan.held
+
+
+def test_a_masked_model_that_was_trained_is_exported_with_its_masks() -> None:
+    model = calm(Residual()).double()
+    selection = random_selection(model, 0.5, seed=3, empty=False, side="output")
+    masked = upscale.mask(model, selection)
+    with torch.no_grad():
+        for parameter in masked.parameters():
+            parameter.add_(torch.randn_like(parameter) / 10)
+    for asked in (None, selection):
+        plan = upscale.plan(masked, image(1, 8).double(), asked)
+        exported = upscale.export(masked, plan)
+        assert compare(exported, masked, Example.of(image(2, 8))).exact
+        assert sum(p.numel() for p in exported.parameters()) < 0.8 * sum(
+            p.numel() for p in model.parameters()
+        )
+        assert not any(m._forward_hooks for m in exported.modules())
+
+
+def test_a_plan_that_splits_sums_can_be_drawn() -> None:
+    model = calm(Residual())
+    plan = upscale.plan(
+        model, image(1, 8), random_selection(model, 0.3, 3, empty=False, side="output")
+    )
+    assert plan.sums
+    assert "blocks.1.0" in picture(plan)
+
+
+def test_a_plan_may_be_exported_with_other_weights_than_it_was_made_with() -> None:
+    model = calm(Gate(Normed(torch.sigmoid))).double()
+    selection = Selection(kept=BOTH, side="output")
+    plan = upscale.plan(model, image(1, 8).double(), selection)
+    assert plan.folds
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) / 10)
+    exported = upscale.export(model, plan)
+    assert compare(exported, upscale.mask(model, selection), Example.of(image(2, 8))).exact
+
+
+def test_weights_that_break_what_a_plan_counts_on_are_refused() -> None:
+    model = calm(Gate(Normed())).double()
+    with torch.no_grad():
+        model.through.n.bias.fill_(-9.0)
+    plan = upscale.plan(model, image(1, 8).double(), Selection(kept=BOTH, side="output"))
+    with torch.no_grad():
+        model.through.n.bias.fill_(9.0)
+    with pytest.raises(upscale.PlanError, match=r"made for other weights: reader\.weight"):
+        upscale.export(model, plan)
+
+
+def test_a_plan_that_knows_nothing_of_a_models_output_masks_is_refused() -> None:
+    model = calm(Plain())
+    plan = upscale.plan(model, image(1, 8), Selection(kept={"a": [0, 1, 2]}, side="output"))
+    masked = upscale.mask(model, Selection(kept={"a": [0, 1]}, side="output"))
+    with pytest.raises(upscale.PlanError, match="n has no such output mask"):
+        upscale.export(masked, plan)
+
+
+@pytest.mark.parametrize("after", ["norm", "layer"])
+def test_pruning_outputs_in_steps_is_verified(after: str) -> None:
+    model = calm(Residual())
+    tuned = []
+    pruned = upscale.prune(
+        model,
+        image(1, 8),
+        amount=0.5,
+        side="output",
+        after=after,
+        steps=2,
+        tune=lambda masked, step: tuned.append(step),
+    )
+    assert tuned == [1, 2]
+    assert sum(p.numel() for p in pruned.parameters()) < 0.8 * sum(
+        p.numel() for p in model.parameters()
+    )
+
+
+@pytest.mark.parametrize("share", [0.25, 0.75])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "densenet121", "efficientnet_b0"])
+def test_an_export_of_a_known_model_equals_it_masked(name: str, share: float) -> None:
+    for after in ("norm", "layer"):
+        torch.manual_seed(0)
+        model = calm(torchvision_model(name))
+        selection = random_selection(model, share, 1, empty=False, side="output", after=after)
+        enliven(model, selection)
+        model.double()
+        plan = upscale.plan(model, images(1, 3, 64, 64).double(), selection)
+        exported = upscale.export(model, plan)
+        masked, x = upscale.mask(model, selection), images(2, 3, 80, 96)
+        assert compare(exported, masked, Example.of(x)).relative_error <= TOLERANCE
+        with torch.inference_mode():
+            one, other = masked(x.double())
+        assert (one - other).abs().max() > 0.01 * one.abs().max(), "constants are always equal"
+        if name == "resnet18" and after == "norm":
+            assert not plan.zeros.keys() - {"fc.weight"}
+            for layer, kept in selection.kept.items():
+                rows = exported.get_submodule(layer).weight.shape[0]
+                assert rows <= len(tuple(kept)) or layer == "fc", layer
