@@ -162,8 +162,8 @@ class _Writer:
         if node.name in self._plan.sizes:
             args = _with_sizes(node, args, self._plan.sizes[node.name])
         target = node.target
-        if self._plan.sums and node.op == "call_method" and (target, kwargs) == ("view", {}):
-            # What was a new tensor may now be a slice of another, which has no such view.
+        if self._plan.masks and node.op == "call_method" and (target, kwargs) == ("view", {}):
+            # What was a sum or a concatenation may be a slice now, which has no such view.
             target = "view" if isinstance(args[1], torch.dtype) else "reshape"
         new = self._graph.create_node(
             node.op, target, args, kwargs, name=node.name, type_expr=_type_of(node)
