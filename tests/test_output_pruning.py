@@ -126,6 +126,17 @@ class Depthwise(nn.Module):
         return self.d(self.before(x)).sigmoid()
 
 
+class Bare(nn.Module):
+    """A convolution with a parameter for its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8, 3, 3))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.conv2d(x.exp(), self.weight, padding=1)
+
+
 KEPT = (1, 2, 4, 6)  # of eight; the other four are pruned
 BOTH = {"a": KEPT, "b": KEPT}
 ONE = {"a": KEPT}
@@ -213,6 +224,15 @@ TRAPS: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]], int]
         ONE,
         4,
     ),
+    "a view of a sum": (
+        lambda: Gate(
+            lambda x, y: (F.adaptive_avg_pool2d(x, 2) + F.adaptive_avg_pool2d(y, 2)).view(-1, 32),
+            nn.Linear(32, 4),
+        ),
+        {"a": KEPT, "b": (1, 2)},
+        4,
+    ),
+    "a weight that is no layer's": (lambda: Gate(Bare()), ONE, 8),
     "a concatenation": (lambda: Gate(lambda x, y: torch.cat((x, y), 1), conv(16, 4)), BOTH, 4),
     "a softmax over channels": (lambda: Gate(lambda x, y: x.softmax(1)), ONE, 8),
     "a rounded number": (lambda: Gate(lambda x, y: (x + 0.5).round()), ONE, 8),

@@ -189,8 +189,9 @@ def _folding(
     call = next(c for c in captured.observed[step.node].calls if relation.out.value in c.outs)
     padded = pads(call)
     layer = None if step.module is None else model.get_submodule(step.module)
-    plain = isinstance(layer, KINDS) and not computes_weight(layer)
-    if not padded and plain and all(readers[line.value] == 1 for line in relation.beside):
+    if not isinstance(layer, KINDS) or computes_weight(layer):
+        return None
+    if not padded and all(readers[line.value] == 1 for line in relation.beside):
         into = None
     elif (known.numbers[columns] == 0).all():
         into, padded = None, True

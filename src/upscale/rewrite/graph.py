@@ -161,8 +161,12 @@ class _Writer:
             args, kwargs = _with_groups(args, kwargs, self._plan.groups[node.name])
         if node.name in self._plan.sizes:
             args = _with_sizes(node, args, self._plan.sizes[node.name])
+        target = node.target
+        if self._plan.masks and node.op == "call_method" and (target, kwargs) == ("view", {}):
+            # What was a sum or a concatenation may be a slice now, which has no such view.
+            target = "view" if isinstance(args[1], torch.dtype) else "reshape"
         new = self._graph.create_node(
-            node.op, node.target, args, kwargs, name=node.name, type_expr=_type_of(node)
+            node.op, target, args, kwargs, name=node.name, type_expr=_type_of(node)
         )
         observed = self._captured.observed[node.name]
         if (observed.is_view and not observed.writes) or node.op == "placeholder":
