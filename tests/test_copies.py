@@ -22,7 +22,7 @@ from tests.nets import NETS
 from upscale.capture import Captured, Example
 from upscale.layers import columns, computes_weight, layers
 from upscale.ordering import Ordering, check, solve
-from upscale.planning import Plan, families, planner
+from upscale.planning import Plan, families, making
 
 ORDERS = ("none", "mrap", "optimal")
 JOINING = (torch.cat, torch.concat, torch.concatenate, F.pad, "repeat", "tile")
@@ -277,8 +277,8 @@ def test_the_optimal_order_never_costs_more_than_the_papers(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each order may cut elsewhere, and then solves another problem: without cuts it is the same.
-    monkeypatch.setattr(planner, "copied", lambda flow, edges: frozenset())
-    monkeypatch.setattr(planner, "written_anew", lambda flow: frozenset())
+    monkeypatch.setattr(making, "copied", lambda flow, edges: frozenset())
+    monkeypatch.setattr(making, "written_anew", lambda flow: frozenset())
     listen(monkeypatch)
     for seed in range(2):
         model, example, selection = drawn(name, seed)

@@ -1,6 +1,7 @@
 """Unconstrained channel pruning for PyTorch, and the fastest correct export of what it prunes."""
 
-from upscale.api import export, mask, plan, prune, select
+from upscale.api import export, mask, plan, select
+from upscale.calibration import calibrate
 from upscale.errors import (
     AmountWarning,
     CaptureError,
@@ -8,13 +9,18 @@ from upscale.errors import (
     OrderingError,
     PlanError,
     SelectionError,
+    SlowerWarning,
+    TargetError,
     UpscaleError,
     VerificationError,
 )
 from upscale.planning import Plan
-from upscale.selection.amounts import Amount, Macs, Parameters
+from upscale.pruning import prune
+from upscale.selection.amounts import Amount, Latency, Macs, Parameters
 from upscale.selection.batches import recalibrate
 from upscale.selection.masks import Selection
+from upscale.target import Target
+from upscale.timing import Measurement
 
 __version__ = "0.1.0.dev0"
 
@@ -23,16 +29,22 @@ __all__ = [
     "AmountWarning",
     "CaptureError",
     "ExampleError",
+    "Latency",
     "Macs",
+    "Measurement",
     "OrderingError",
     "Parameters",
     "Plan",
     "PlanError",
     "Selection",
     "SelectionError",
+    "SlowerWarning",
+    "Target",
+    "TargetError",
     "UpscaleError",
     "VerificationError",
     "__version__",
+    "calibrate",
     "export",
     "mask",
     "plan",

@@ -1,18 +1,18 @@
-"""The verbs: select, mask, plan, export, prune."""
+"""The verbs: select, mask, plan, export."""
 
 from __future__ import annotations
 
-import copy
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypedDict
 
+import torch
 from torch import Tensor, fx, nn
-from typing_extensions import Unpack
 
 from upscale import reference
+from upscale.calibration import costs_of
 from upscale.capture import Captured, Example, capture, find_norms
 from upscale.channels import positions
 from upscale.constants import find_constants
@@ -28,13 +28,22 @@ from upscale.outputs import (
     zeroed_lines,
     zeros_left,
 )
-from upscale.planning import Plan, make_plan, split_sums
+from upscale.planning import Plan, Pricing, make_plan, split_sums
 from upscale.rewrite.graph import rewrite
 from upscale.selecting import Loss, Request, kept_columns, select_channels
 from upscale.selection.amounts import Amount
 from upscale.selection.importance import Importance, Scorer
 from upscale.selection.masks import Selection
-from upscale.verify import verify as verify_exported
+from upscale.target import ITEM_BYTES, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a plan is made: the order's method, the target's prices, and whether to widen."""
+
+    order: str
+    pricing: Pricing
+    widen: bool
 
 
 class Options(TypedDict, total=False):
@@ -131,7 +140,7 @@ def select(
         slack=slack,
         within=within,
     )
-    model, _ = reference.released(settled(_checked(model)))
+    model, _ = reference.released(settled(checked(model)))
     given = Example.of(example)
     return select_channels(model, analyse(capture(model, given)), len(given.args) or 1, request)
 
@@ -149,8 +158,8 @@ def mask(
     >>> mask(net, Selection(kept={"1": [0]})).get_submodule("1").weight[0, 1].item()
     0.0
     """
-    model = settled(_checked(model))
-    return _masked(model, _selections(model, selection), example)
+    model = settled(checked(model))
+    return masked_by(model, _selections(model, selection), example)
 
 
 def plan(
@@ -159,22 +168,28 @@ def plan(
     selection: Selection | Sequence[Selection] | None = None,
     *,
     order: str = "optimal",
+    target: Target | None = None,
+    widen: bool = True,
 ) -> Plan:
     """Decide everything an export will do, as data; nothing is changed yet.
 
     Without a selection, columns of weights that are all zero count as pruned. Several, such as
     one for each side, make one plan. Output masks that the model already has count too.
+    The plan is made for a target, by default for what the example is like. There a layer may
+    read or make a few channels more than it keeps, with zero weights, if that is faster; unless
+    `widen` is false.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     >>> plan(net, torch.zeros(1, 4), Selection(kept={"1": [0, 5]})).copies
     0
     """
-    model, gone = reference.released(settled(_checked(model)))
+    model, gone = reference.released(settled(checked(model)))
     given = Example.of(example)
     captured = capture(model, given)
     selections = _selections(model, reference.zeroed(model) if selection is None else selection)
-    return _plan(model, given, captured, None, selections, order, gone)
+    way = Way(order, pricing_for(given, target), widen)
+    return plan_for(model, given, captured, None, selections, way, gone)
 
 
 def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
@@ -185,7 +200,7 @@ def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
     captured = plan.source if isinstance(plan, Plan) else None
     if not isinstance(captured, Captured):
         raise PlanError("export takes a plan that upscale.plan has just made; make it again")
-    model, gone = reference.released(settled(_checked(model)))
+    model, gone = reference.released(settled(checked(model)))
     _check_same_model(model, captured)
     _check_same_masks(gone, plan)
     met = {}
@@ -200,55 +215,6 @@ def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
     return rewrite(model, captured, plan, met)
 
 
-def prune(
-    model: nn.Module,
-    example: Any,
-    *,
-    amount: float | Amount,
-    order: str = "optimal",
-    verify: bool = True,
-    steps: int = 1,
-    tune: Callable[[nn.Module, int], object] | None = None,
-    **options: Unpack[Options],
-) -> fx.GraphModule:
-    """Select, plan, export and verify in one call; the model itself is not changed.
-
-    `options` are those of `select`. With several `steps` the amount grows evenly; after each,
-    `tune(masked, step)` may train the masked model as it likes before the next is taken.
-
-    >>> import torch
-    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> prune(net, torch.randn(1, 4), amount=0.5).get_submodule("0").out_features
-    4
-    """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise SelectionError(f"steps is {steps!r}; it must be a whole number >= 1")
-    asked, given = Amount.of(amount), Example.of(example)
-    request = Request(amount=asked, **options)
-    masked, gone = reference.released(settled(_checked(model)))
-    for step in range(1, steps + 1):
-        captured = capture(masked, given)
-        flow = analyse(captured)
-        now = replace(request, amount=replace(asked, share=asked.share * step / steps))
-        selection = select_channels(masked, flow, len(given.args) or 1, now)
-        if tune is not None:
-            masked = _masked(masked, (selection,), given)
-            tune(masked, step)
-            masked, _ = reference.released(masked)
-        request = replace(request, within=selection)
-    made = _plan(masked, given, captured, flow, (selection,), order, gone)
-    pruned = export(masked, made)
-    if verify:
-        wide, own = pruned, masked
-        if made.folds:
-            # What is folded is rounded to the weights' own precision; compare without that.
-            own = copy.deepcopy(masked).double()
-            wide = export(own, made)
-        own = reference.hold_outputs(_masked(own, (selection,), given), gone)
-        verify_exported(wide, own, given)
-    return pruned
-
-
 def _selections(
     model: nn.Module, selection: Selection | Sequence[Selection]
 ) -> tuple[Selection, ...]:
@@ -259,7 +225,7 @@ def _selections(
     return selections
 
 
-def _masked(model: nn.Module, selections: Sequence[Selection], example: Any) -> nn.Module:
+def masked_by(model: nn.Module, selections: Sequence[Selection], example: Any) -> nn.Module:
     masked = model
     for selection in selections:
         masked = reference.mask(masked, selection, _norms(model, selection, example))
@@ -273,13 +239,13 @@ def _norms(model: nn.Module, selection: Selection, example: Any) -> dict[str, tu
     return find_norms(model, example)
 
 
-def _plan(
+def plan_for(
     model: nn.Module,
     example: Example,
     captured: Captured,
     flow: ChannelFlow | None,
     selections: Sequence[Selection],
-    order: str,
+    way: Way,
     held: Mapping[str, tuple[int, ...]],
 ) -> Plan:
     """Plan for a model without output masks of its own; `held` are those it came with."""
@@ -299,7 +265,15 @@ def _plan(
     freed = free_columns(model, captured, flow, constants, kept)
     zero = {line: known.zero for line, known in constants.items()}
     flow, sums = split_sums(flow, additions(captured), zero)
-    made = make_plan(flow, freed.kept, order, kept_columns(model, chosen.windows), sums)
+    made = make_plan(
+        flow,
+        freed.kept,
+        way.order,
+        pricing=way.pricing,
+        windows=kept_columns(model, chosen.windows),
+        sums=sums,
+        widened=way.widen,
+    )
     names = weight_names(model)
     for layer, module in layers(model).items():
         if (
@@ -319,6 +293,30 @@ def _plan(
         zeroed=masks.by_parameter,
         held=masks.held,
         folds=freed.folds,
+    )
+
+
+def pricing_for(example: Example, target: Target | None) -> Pricing:
+    """What to reckon with on a target; the example's own, if none is given."""
+    like = target_like(example)
+    target = target or like
+    return Pricing(target, costs_of(target), target.batch / like.batch)
+
+
+def target_like(example: Example) -> Target:
+    """The target that an example speaks of: its batch, memory format and dtype."""
+    first = next((x for x in example.tensors if x.is_floating_point()), None)
+    if first is None:
+        return Target(threads=torch.get_num_threads())
+    last = first.dim() == 4 and not first.is_contiguous()
+    last = last and first.is_contiguous(memory_format=torch.channels_last)
+    dtype = str(first.dtype).removeprefix("torch.")
+    return Target(
+        device=first.device.type,
+        memory_format="channels_last" if last else "contiguous",
+        batch=max(1, first.shape[0]) if first.dim() else 1,
+        threads=torch.get_num_threads(),
+        dtype=dtype if dtype in ITEM_BYTES else "float32",
     )
 
 
@@ -362,11 +360,11 @@ def _check_same_model(model: nn.Module, captured: Captured) -> None:
             )
 
 
-def _checked(model: nn.Module) -> nn.Module:
+def checked(model: nn.Module) -> nn.Module:
     """The model given; raises if it is none."""
     if not isinstance(model, nn.Module):
         raise CaptureError(f"expected a torch.nn.Module, not {type(model).__name__}")
     return model
 
 
-__all__ = ["Selection", "export", "mask", "plan", "prune", "select"]
+__all__ = ["Selection", "export", "mask", "plan", "select"]

@@ -25,9 +25,17 @@ class PlanError(UpscaleError, ValueError):
     """A plan was asked for something unknown, or does not belong to this model."""
 
 
+class TargetError(UpscaleError, ValueError):
+    """The target is none that an export can be planned for."""
+
+
 class VerificationError(UpscaleError):
     """The exported model does not compute what the masked model computes."""
 
 
 class AmountWarning(UserWarning):
     """A selection prunes less than was asked for; it says how much, and what stopped it."""
+
+
+class SlowerWarning(UserWarning):
+    """Pruning does not pay: no export is faster than the unpruned model; it says by how much."""

@@ -121,12 +121,14 @@ def find_live(
     flow: ChannelFlow,
     kept: Mapping[str, Positions],
     places: Mapping[int, tuple[int, int]] | None = None,
+    whole: Mapping[int, int] | None = None,
 ) -> Liveness:
     """What is needed once each weight keeps only the given columns (all, if not named).
 
     A backward pass: a producer need compute only what some reader wants. Where a value is
     needed for its shape alone, its first channel stands witness. With places of classes, by
-    stream, what lies between needed channels counts as needed too: needs have no holes.
+    stream, what lies between needed channels counts as needed too: needs have no holes. Streams
+    with a number in `whole` are needed in multiples of it, where there are as many channels.
     """
     hulls = _hulls(flow, places or {})
     live = {line: np.zeros(flow.size(line), dtype=bool) for line in flow.classes}
@@ -142,20 +144,36 @@ def find_live(
                 live[line] |= union
         for line, (stream, place) in hulls.items():
             for number in np.unique(stream[live[line]]).tolist():
-                here = place[live[line] & (stream == number)]
-                between = (place >= here.min()) & (place <= here.max())
-                live[line] |= between & (stream == number)
+                own = stream == number
+                here = place[live[line] & own]
+                live[line] |= (place >= here.min()) & (place <= here.max()) & own
+                _round_up(live[line], own, place, (whole or {}).get(number, 1))
         settled = not ties and not hulls
         if settled or sum(int(flags.sum()) for flags in live.values()) == before:
             return Liveness(live, frozenset(values))
 
 
+def _round_up(live: Flags, own: Flags, place: Positions, block: int) -> None:
+    """Add channels, the next in order, until blocks are whole; none, if there are too few."""
+    lacking = -int((live & own).sum()) % block
+    spare = np.flatnonzero(own & ~live)
+    if 0 < lacking <= len(spare):
+        last = place[live & own].max()
+        # Those behind first; where they do not suffice, those in front, the nearest first.
+        away = np.where(place[spare] > last, place[spare], 2 * place.max() - place[spare])
+        live[spare[np.argsort(away, kind="stable")[:lacking]]] = True
+
+
 def _hulls(
     flow: ChannelFlow, places: Mapping[int, tuple[int, int]]
 ) -> dict[Line, tuple[Positions, Positions]]:
-    """Stream and place of every position of lines whose classes all have one."""
+    """Stream and place of every position of lines whose classes all have one.
+
+    What a node makes for itself is as its result needs it.
+    """
     if not places:
         return {}
+    made = {value for step in flow.steps for value in step.makes}
     selects = {
         relation.out
         for step in flow.steps
@@ -165,7 +183,7 @@ def _hulls(
     found = {}
     for line, classes in flow.classes.items():
         own = [places.get(c, (-1, -1)) for c in classes.tolist()]
-        if own and line not in selects and min(own)[0] >= 0:
+        if own and line.value in made and line not in selects and min(own)[0] >= 0:
             stream, place = np.array(own, dtype=np.int64).T
             found[line] = (stream, place)
     return found

@@ -1,7 +1,8 @@
 """Planning: decide orders, layouts and edges; touch no tensor."""
 
+from upscale.planning.making import make_plan
 from upscale.planning.plan import Edge, Folding, Piece, Plan, SizesRead, Spread
-from upscale.planning.planner import make_plan
+from upscale.planning.pricing import Pricing
 from upscale.planning.sums import Sum, split_again, split_sums
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "Folding",
     "Piece",
     "Plan",
+    "Pricing",
     "SizesRead",
     "Spread",
     "Sum",

@@ -13,7 +13,8 @@ from upscale.planning.sums import Sum
 class Piece:
     """Part of what an edge reads: a slice of one value, or a gather from it.
 
-    A piece of zeros takes from its value only the shape; a whole piece is all of it.
+    A piece of zeros takes from its value only the shape; a whole piece is all of it. A gather
+    of `rows` treats the value as a matrix, which is faster where channels lie side by side.
     """
 
     value: str
@@ -22,6 +23,7 @@ class Piece:
     indices: tuple[int, ...] | None = None
     zeros: bool = False
     whole: bool = False
+    rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,8 @@ class Plan:
     that, `held` the channels that are made zero at run time, `zeros` the rows of weights that
     make nothing but zeros and cannot leave, `folds` the columns that went because they always
     meet one number, `sums` the additions of parts of their operands.
-    `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would.
+    `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would;
+    `estimated_us` is how long the layers, elementwise operations and copies should take.
     `source` is the capture the plan was made from.
     """
 
@@ -133,6 +136,7 @@ class Plan:
     order_cost: float
     lower_bound: float
     unpruned_concatenated_bytes: int
+    estimated_us: float | None = None
     masks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     zeroed: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
     zeros: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Planning: a flow, what each layer keeps and an order become a plan."""
+"""Writing a plan: what is needed and how it is ordered become layouts, cuts and edges."""
 
 from __future__ import annotations
 
@@ -24,94 +24,21 @@ from upscale.flow.domain import (
     Select,
     Step,
 )
-from upscale.planning.cuts import Cut, copied, untied, written_anew
-from upscale.planning.families import Orders, Want, order_classes, wants_of, windows_read
+from upscale.planning.families import Orders, Want
 from upscale.planning.layouts import Layouts, rooted
 from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
-from upscale.planning.sums import Sum
+from upscale.planning.pricing import Part, Pricing
 from upscale.segments import (
     Liveness,
     columns_kept,
-    find_live,
     groups_kept,
     tied_lines,
 )
 
-ORDERS = ("optimal", "mrap", "none")
 
-# Beyond this many runs a gather is as cheap as concatenating them (docs/design-notes.md).
-MOST_RUNS = 8
-# In a concatenation runs cost nothing extra, and a gather copies what is then copied again.
-MOST_RUNS_JOINED = 64
+class Planner:
+    """Writes a plan: one pass over the steps, with what each needs laid out and fetched."""
 
-
-def make_plan(
-    flow: ChannelFlow,
-    kept: Mapping[str, Positions],
-    order: str,
-    windows: Mapping[str, Positions] | None = None,
-    sums: Mapping[str, Sum] | None = None,
-) -> Plan:
-    """Decide orders, layouts and edges for the columns each weight keeps.
-
-    Weights with a window read all of it, with zeros for what they do not keep; then needs are
-    filled up until they have no holes, so that an order of all windows lets everything be read
-    as slices. `sums` are the additions that the flow has split.
-    """
-    if sums:
-        return replace(make_plan(flow, kept, order, windows), sums=sums)
-    if order not in ORDERS:
-        raise PlanError(f"order is {order!r}; it must be one of {', '.join(ORDERS)}")
-    if windows and order != "none":
-        return _plan_windows(flow, kept, {**kept, **windows}, order)
-    live = find_live(flow, kept)
-    wants = wants_of(flow, live, kept)
-
-    def planned(cuts: frozenset[Cut]) -> Plan:
-        cut = untied(flow, cuts) if cuts else flow
-        orders = order_classes(cut, live, wants, order)
-        return _Planner(cut, live, kept, wants, orders, order).plan()
-
-    best, cuts = planned(frozenset()), frozenset[Cut]()
-    if order == "none":
-        return best
-    for where in (_written_anew, _copied_at_additions):
-        more = cuts | where(flow, best)
-        if best.copied_bytes and more > cuts:
-            other = planned(more)
-            if _burden(other) < _burden(best):
-                best, cuts = other, more
-    return best
-
-
-def _plan_windows(
-    flow: ChannelFlow, kept: Mapping[str, Positions], read: Mapping[str, Positions], order: str
-) -> Plan:
-    cut = untied(flow, written_anew(flow))
-    needed = find_live(cut, read)
-    sets = windows_read(cut, needed, read)
-    orders = order_classes(cut, needed, wants_of(cut, needed, read), order, sets)
-    live = find_live(cut, read, orders.places)
-    plan = _Planner(cut, live, read, wants_of(cut, live, read), orders, order).plan()
-    return replace(plan, kept={name[1:]: tuple(own.tolist()) for name, own in kept.items()})
-
-
-def _written_anew(flow: ChannelFlow, plan: Plan) -> frozenset[Cut]:
-    """Where the model itself writes channels anew, whatever the plan."""
-    return written_anew(flow)
-
-
-def _copied_at_additions(flow: ChannelFlow, plan: Plan) -> frozenset[Cut]:
-    """Where a plan copies to add: a copy can bring channels into any order."""
-    return copied(flow, frozenset((e.node, e.value) for e in plan.edges if e.copied_bytes))
-
-
-def _burden(plan: Plan) -> tuple[int, int, int]:
-    """What makes one plan better than another: bytes, then copies, then pieces."""
-    return plan.copied_bytes, plan.copies, sum(len(edge.pieces) for edge in plan.edges)
-
-
-class _Planner:
     def __init__(
         self,
         flow: ChannelFlow,
@@ -120,11 +47,13 @@ class _Planner:
         wants: tuple[Want, ...],
         orders: Orders,
         order: str,
+        pricing: Pricing,
     ) -> None:
         self._flow, self._live, self._kept, self._order = flow, live, kept, order
-        self._orders = orders
+        self._orders, self._pricing = orders, pricing
         self._ranks = {channel: place for channel, (_, place) in orders.places.items()}
-        self._layouts = Layouts(flow)
+        self.layouts = Layouts(flow)
+        self.price = 0.0
         self._readers: dict[Line, list[Want]] = defaultdict(list)
         for want in wants:
             self._readers[want.line].append(want)
@@ -151,6 +80,8 @@ class _Planner:
         self._gone: set[str] = set()
 
     def plan(self) -> Plan:
+        """The plan; what it costs is then in `price`, in nanoseconds, and where all lies in
+        `layouts`."""
         for step in self._flow.steps:
             self._pruned |= {r.layer for r in step.relations if isinstance(r, Reduce)}
             if not self._live.needs(step):
@@ -189,7 +120,7 @@ class _Planner:
         self._gone.add(step.node)
         for relation in step.relations:
             if isinstance(relation, Select):
-                self._layouts.look_through(relation)
+                self.layouts.look_through(relation)
                 if relation.out.value in self._live.values and self._pays_to_join(relation):
                     self._join(step.node, relation.out)
 
@@ -200,7 +131,7 @@ class _Planner:
             return False
         if self._order == "none":
             return True
-        layout = self._layouts.arrange(relation.out, np.flatnonzero(self._live.lines[relation.out]))
+        layout = self.layouts.arrange(relation.out, np.flatnonzero(self._live.lines[relation.out]))
         place = np.full(len(relation.operand), -1)
         place[layout] = np.arange(len(layout))
         apart = sum(len(want.positions) for want in readers)
@@ -210,10 +141,10 @@ class _Planner:
         return joined < apart
 
     def _join(self, node: str, line: Line) -> None:
-        wanted = self._layouts.arrange(line, np.flatnonzero(self._live.lines[line]))
+        wanted = self.layouts.arrange(line, np.flatnonzero(self._live.lines[line]))
         self._gone.discard(node)
         self._joins.append(self._edge(node, line, wanted))
-        self._layouts.put(line, wanted)
+        self.layouts.put(line, wanted)
 
     def _execute(self, step: Step) -> None:
         wanted: dict[Line, Positions] = {}
@@ -227,7 +158,7 @@ class _Planner:
                 wanted |= dict.fromkeys(relation.reads, layout)
             elif isinstance(relation, Absorb):
                 everything = np.arange(self._flow.size(relation.read))
-                wanted[relation.read] = self._layouts.arrange(relation.read, everything)
+                wanted[relation.read] = self.layouts.arrange(relation.read, everything)
             elif isinstance(relation, Fold):
                 wanted[relation.read] = relation.wanted(self._fold(relation))
             elif isinstance(relation, Carry):
@@ -238,11 +169,14 @@ class _Planner:
             self._ask(step)
         else:
             self._fetch(step, wanted)
-        for relation in step.relations if step.module else ():
+        for relation in step.relations:
             if isinstance(relation, Pass):
-                self._widths[step.node] = len(self._layouts.of(relation.out))
+                width = len(self.layouts.of(relation.out))
+                self.price += self._pricing.passing(self._flow, relation.out, width)
+                if step.module:
+                    self._widths[step.node] = width
         for line in step.resize:
-            self._sizes[step.node][line.axis] = len(self._layouts.of(line))
+            self._sizes[step.node][line.axis] = len(self.layouts.of(line))
 
     def _follow(self, relation: Pass) -> Positions:
         """A result lies as what it is made of, if possible as something computed elsewhere."""
@@ -253,7 +187,7 @@ class _Planner:
         wanted = np.flatnonzero(self._live.lines[relation.out])
         # What lies in several tensors is copied together anyway, and in any order.
         lead = min(tracked, key=lambda line: self._scattered(line, wanted))
-        layout = self._layouts.arrange(lead, wanted)
+        layout = self.layouts.arrange(lead, wanted)
         blocks = self._flow.blocks.get(relation.out)
         if blocks:
             block = layout * blocks // self._flow.size(relation.out)
@@ -262,32 +196,33 @@ class _Planner:
 
     def _scattered(self, line: Line, wanted: Positions) -> int:
         """Over how many tensors wanted positions of a line lie; none, if it is one itself."""
-        if not self._layouts.is_select(line):
+        if not self.layouts.is_select(line):
             return 0
-        return len(self._layouts.find(line, wanted).roots)
+        return len(self.layouts.find(line, wanted).roots)
 
     def _fold(self, relation: Fold) -> Positions:
         live = np.flatnonzero(self._live.lines[relation.out])
-        first = self._layouts.arrange(relation.read, relation.table[live, 0])
+        first = self.layouts.arrange(relation.read, relation.table[live, 0])
         owner = np.empty(self._flow.size(relation.read), dtype=np.int64)
         owner[relation.table[:, 0]] = np.arange(len(relation.table))
         return self._lay_out(relation.out, lambda: owner[first])
 
     def _carry(self, relation: Carry) -> Positions:
         live = np.flatnonzero(self._live.lines[relation.read])
-        channels = self._layouts.arrange(relation.read, live)
-        self._layouts.put(relation.out, relation.features(channels, self._flow.size(relation.read)))
+        channels = self.layouts.arrange(relation.read, live)
+        self.layouts.put(relation.out, relation.features(channels, self._flow.size(relation.read)))
         return channels
 
     def _reduce(self, step: Step, relation: Reduce, wanted: dict[Line, Positions]) -> None:
         columns = columns_kept(relation, self._kept)
         layout = self._lay_out(relation.out, lambda: self._rows(relation, columns))
+        self.price += self._pricing.layer(self._flow, relation, len(columns), len(layout))
         read, rows = relation.read, Line(relation.weight, relation.row_axis)
         contracted = Line(relation.weight, relation.column_axis)
         wanted |= dict.fromkeys((rows, *relation.beside), layout)
         if read in self._flow.blocks and relation.groups == 1:
             # The blocks hold a few channels more than are kept: read them, with zero weights.
-            columns = self._layouts.of(read)
+            columns = self.layouts.of(read)
         if len(columns) == 0:
             self._constants.add(step.node)
             # A module can do without columns; a bare operation keeps one, of zeros.
@@ -311,13 +246,13 @@ class _Planner:
             wanted[read] = (groups[:, None] * relation.columns + columns).reshape(-1)
         else:
             if relation.weight not in self._columns:
-                self._columns[relation.weight] = self._layouts.arrange(read, columns)
+                self._columns[relation.weight] = self.layouts.arrange(read, columns)
             wanted[contracted] = wanted[read] = self._columns[relation.weight]
 
     def _rows(self, relation: Reduce, columns: Positions) -> Positions:
         live = self._live.lines[relation.out]
         if relation.channelwise and len(columns) and relation.read in self._flow.classes:
-            return self._layouts.arrange(relation.read, np.flatnonzero(live))
+            return self.layouts.arrange(relation.read, np.flatnonzero(live))
         return self._ranked(relation.out, free=relation.groups == 1 or relation.channelwise)
 
     def _ranked(self, line: Line, *, free: bool) -> Positions:
@@ -331,7 +266,7 @@ class _Planner:
         """One position of a value that is read for its shape alone."""
         if line not in self._flow.classes:
             return np.arange(1)
-        return self._layouts.arrange(line, np.flatnonzero(self._live.lines[line]))[:1]
+        return self.layouts.arrange(line, np.flatnonzero(self._live.lines[line]))[:1]
 
     def _lay_out(self, line: Line, decide: Callable[[], Positions]) -> Positions:
         """Give a line its layout: that of its group where lines must agree, else as decided."""
@@ -342,7 +277,7 @@ class _Planner:
         if layout is None:
             layout = self._forced[line] if line in self._forced else decide()
             self._agreed[leader] = layout
-        self._layouts.put(line, layout)
+        self.layouts.put(line, layout)
         return layout
 
     def _fetch(self, step: Step, wanted: dict[Line, Positions]) -> None:
@@ -358,8 +293,8 @@ class _Planner:
             left = self._left.pop(value, 1.0)
             for line in sorted(lines - {line for line in lines if value.startswith("@")}):
                 positions = wanted.get(line, np.arange(self._flow.size(line)))
-                select = self._layouts.is_select(line)
-                if select or not np.array_equal(positions, self._layouts.of(line)):
+                select = self.layouts.is_select(line)
+                if select or not np.array_equal(positions, self.layouts.of(line)):
                     if line.axis == GRID and not select:
                         raise PlanError(f"{step.node} would have to rearrange a computed grid")
                     edge = self._edge(step.node, line, positions)
@@ -367,26 +302,29 @@ class _Planner:
                     self._edges.append(replace(edge, channel_bytes=weight))
                     left *= len(positions) / self._flow.size(line)
         for line, positions in wanted.items():
-            if line.value in made and not np.array_equal(positions, self._layouts.of(line)):
+            if line.value in made and not np.array_equal(positions, self.layouts.of(line)):
                 raise PlanError(f"{step.node} would have to rearrange channels within")
 
     def _edge(self, node: str, line: Line, wanted: Positions) -> Edge:
-        found = self._layouts.find(line, wanted)
+        found = self.layouts.find(line, wanted)
+        joined = self.layouts.joins(line)
         pieces: list[Piece] = []
+        parts: list[Part] = []
         breaks = np.flatnonzero(np.diff(found.root)) + 1
         for part in np.split(np.arange(len(wanted)), breaks):
             root = found.roots[int(found.root[part[0]])]
             if root is None:
                 pieces.append(Piece(self._anchor(line), 0, len(part), zeros=True))
             else:
-                places = self._layouts.place(root, found.position[part])
-                pieces += self._pieces(root, places, joined=self._layouts.joins(line))
+                places = self.layouts.place(root, found.position[part])
+                pieces += self._pieces(root, places, joined=joined)
+                parts.append(Part(root, len(places), len(runs(places))))
+        self.price += self._pricing.fetch(self._flow, parts, joined=joined)
         weight = self._flow.nbytes[line.value] // max(1, self._flow.size(line))
         axis, spread = line.axis, None
         if line.axis == GRID:
             axis = next(root.axis for root in found.roots if root is not None)
             spread = _spread(self._flow.grids[line], axis, len(wanted))
-        joined = self._layouts.joins(line)
         return Edge(node, line.value, axis, tuple(pieces), weight, spread, joined)
 
     def _ask(self, step: Step) -> None:
@@ -403,18 +341,23 @@ class _Planner:
 
     def _anchor(self, line: Line) -> str:
         """A tensor of the shape that a line's value has, but for the line itself."""
-        if not self._layouts.is_select(line):
+        if not self.layouts.is_select(line):
             return line.value
-        found = self._layouts.find(line, np.flatnonzero(self._live.lines[line]))
+        found = self.layouts.find(line, np.flatnonzero(self._live.lines[line]))
         roots = [root for root in found.roots if root is not None]
-        return roots[0].value if roots else self._anchor(self._layouts.select(line).reads[0])
+        return roots[0].value if roots else self._anchor(self.layouts.select(line).reads[0])
 
     def _pieces(self, root: Line, places: Positions, *, joined: bool) -> list[Piece]:
-        stretches = runs(places)
-        most = 1 if self._order == "none" else MOST_RUNS_JOINED if joined else MOST_RUNS
-        if len(stretches) > most:
-            return [Piece(root.value, 0, len(places), tuple(places.tolist()))]
-        size = len(self._layouts.of(root))
+        stretches, size = runs(places), len(self.layouts.of(root))
+        part = Part(root, len(places), len(stretches))
+        if self._order == "none":
+            gathers = len(stretches) > 1
+        else:
+            gathers = self._pricing.pays_to_gather(self._flow, part, joined=joined)
+        if gathers:
+            by_rows = self._order != "none" and self._pricing.gathers_rows(self._flow, root)
+            indices = tuple(places.tolist())
+            return [Piece(root.value, 0, len(places), indices, rows=by_rows)]
         return [
             Piece(root.value, start, length, whole=length == size) for start, length in stretches
         ]

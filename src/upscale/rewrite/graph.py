@@ -258,7 +258,7 @@ class _Writer:
             return self._graph.call_function(nn.functional.pad, (none, pad))
         if piece.indices is not None:
             path = f"gathers.{sum(name.startswith('gathers.') for name in self._held)}"
-            self._held[path] = Gather(axis, piece.indices, self._device)
+            self._held[path] = Gather(axis, piece.indices, self._device, rows=piece.rows)
             return self._graph.call_module(path, (source,))
         if piece.whole:
             return source

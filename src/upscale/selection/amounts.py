@@ -26,8 +26,10 @@ class Amount:
             )
 
     @classmethod
-    def of(cls, amount: float | Amount) -> Amount:
+    def of(cls, amount: float | Amount | Latency) -> Amount:
         """The amount given; a plain number is a share of channels."""
+        if isinstance(amount, Latency):
+            raise SelectionError("a latency can only be measured: give it to upscale.prune")
         return amount if isinstance(amount, Amount) else Amount(amount)
 
     def __str__(self) -> str:
@@ -62,6 +64,25 @@ class Macs(Amount):
     exported: bool = False
 
     measure: ClassVar[str] = "macs"
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """A share of the unpruned model's latency, as measured, that `prune` is to come down to.
+
+    >>> print(Latency(0.7))
+    70.00% of the latency
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        share = self.share
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+            raise SelectionError(f"latency is {share!r}; it must be a share between 0 and 1")
+
+    def __str__(self) -> str:
+        return f"{self.share:.2%} of the latency"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,149 @@
+"""Widening: layers that read a few channels more than they keep, where that is faster.
+
+The weights of what is read beside are zero. So a read that would be a copy becomes a slice, or a
+copy of fewer runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from upscale.channels import Positions
+from upscale.flow.domain import ChannelFlow, Line, Pass, Reduce, relation_reads
+from upscale.planning.layouts import Layouts
+from upscale.planning.pricing import WORTH_IT, Part, Pricing
+from upscale.segments import Liveness, columns_kept
+
+# The width of the gap of what lies before or behind all that is wanted; and of what is nowhere.
+OUTSIDE, NOT_HELD = 2**30, 2**31
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """A layer's read: where its channels come from, and what stands between.
+
+    `line` is what is fetched; `passing` are the results, each read by the next alone, through
+    which its channels pass on their way to the layer.
+    """
+
+    relation: Reduce
+    line: Line
+    passing: tuple[Line, ...]
+
+
+def widen(
+    flow: ChannelFlow,
+    live: Liveness,
+    kept: Mapping[str, Positions],
+    layouts: Layouts,
+    pricing: Pricing,
+) -> dict[str, Positions]:
+    """The columns that layers had better read, where they are more than they keep.
+
+    `layouts` tells where a plan puts everything; nothing is read that it does not hold.
+    """
+    found = {}
+    for read in _reads(flow, live):
+        columns = columns_kept(read.relation, kept)
+        if len(columns):
+            wide = _cheapest(flow, live, layouts, pricing, read, columns)
+            if len(wide) > len(columns):
+                found[read.relation.layer] = np.sort(wide)
+    return found
+
+
+def _reads(flow: ChannelFlow, live: Liveness) -> Iterator[_Read]:
+    """The reads of layers that can be widened: each weight is used once, by its layer alone."""
+    uses = Counter(value for step in flow.steps for value in step.reads)
+    readers: dict[Line, int] = defaultdict(int)
+    passes: dict[Line, Line] = {}
+    for step in flow.steps:
+        for relation in step.relations:
+            for line in relation_reads(relation):
+                readers[line] += 1
+            if isinstance(relation, Pass) and not relation.whole and step.executed:
+                computed = [line for line in relation.reads if not line.value.startswith("@")]
+                if len(computed) == 1 and computed[0] in flow.classes:
+                    passes[relation.out] = computed[0]
+    for step in flow.steps:
+        for relation in step.relations if live.needs(step) and step.executed else ():
+            if (
+                isinstance(relation, Reduce)
+                and relation.groups == 1
+                and relation.layer == relation.weight
+                and relation.weight.startswith("@")
+                and uses[relation.weight] == 1
+                and relation.read.value in step.reads
+                and relation.read in flow.classes
+                and relation.read not in flow.blocks
+            ):
+                line, passing = relation.read, []
+                while line in passes and readers[line] == uses[line.value] == 1:
+                    passing.append(line)
+                    line = passes[line]
+                if line not in flow.blocks:
+                    yield _Read(relation, line, tuple(passing))
+
+
+def _cheapest(
+    flow: ChannelFlow,
+    live: Liveness,
+    layouts: Layouts,
+    pricing: Pricing,
+    read: _Read,
+    columns: Positions,
+) -> Positions:
+    """The columns to read, of those with ever wider gaps filled, that cost least."""
+    found = layouts.find(read.line, np.arange(flow.size(read.line)))
+    place = np.full(len(found.root), -1)
+    gap = np.full(len(found.root), NOT_HELD)
+    for number, root in enumerate(found.roots):
+        if root is not None:
+            mine = np.flatnonzero(found.root == number)
+            place[mine] = layouts.place(root, found.position[mine])
+            gap[mine] = _gaps(place[mine], place[np.intersect1d(mine, columns)])
+    rows = int(live.lines[read.relation.out].sum())
+    joined = layouts.joins(read.line)
+
+    def price(columns: Positions) -> float:
+        parts = [
+            Part(root, int(mine.sum()), _count_runs(place[columns[mine]]))
+            for number, root in enumerate(found.roots)
+            if root is not None and (mine := found.root[columns] == number).any()
+        ]
+        (first, *more) = parts
+        whole = not (more or joined) and first.channels == len(layouts.of(first.line))
+        fetched = 0.0 if whole else pricing.fetch(flow, parts, joined=joined)
+        passed = sum(pricing.passing(flow, line, len(columns)) for line in read.passing)
+        return fetched + passed + pricing.layer(flow, read.relation, len(columns), rows)
+
+    if (gap[columns] == NOT_HELD).any():
+        return columns  # some of what it reads is no tensor's
+    widths = np.unique(gap[(gap > 0) & (gap < NOT_HELD)])
+    doubling = np.searchsorted(widths, 2 ** np.arange(32), side="right")
+    steps = widths[np.unique(doubling[doubling > 0]) - 1]
+    candidates = [columns, *(np.flatnonzero(gap <= width) for width in steps.tolist())]
+    best = min(candidates, key=price)
+    return best if price(best) + WORTH_IT < price(columns) else columns
+
+
+def _gaps(place: Positions, wanted: Positions) -> Positions:
+    """For each place how wide the gap between wanted places is in which it lies; 0 if wanted."""
+    gap = np.full(len(place), OUTSIDE)
+    wanted = np.unique(wanted)
+    if len(wanted):
+        after = np.searchsorted(wanted, place)
+        between = (after > 0) & (after < len(wanted))
+        gap[between] = (wanted[after[between]] - wanted[after[between] - 1]) - 1
+        gap[np.isin(place, wanted)] = 0
+    gap[place < 0] = NOT_HELD
+    return gap
+
+
+def _count_runs(places: Positions) -> int:
+    """In how many runs places lie, once sorted."""
+    return 1 + int((np.diff(np.sort(places)) != 1).sum())

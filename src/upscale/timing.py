@@ -1,0 +1,125 @@
+"""Races: how long models take, measured turn by turn in one loop, so that ratios can be trusted."""
+
+from __future__ import annotations
+
+import platform
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """How long one call takes, in milliseconds: the median of the runs, and their quartiles.
+
+    `peak_bytes` is the most memory that a call held of its own, `versions` what ran it.
+    Compare only what one race measured.
+    """
+
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    runs: int
+    warm_up: int
+    threads: int
+    peak_bytes: int
+    versions: str
+
+    def __str__(self) -> str:
+        spread = f"{self.low_ms:.2f} to {self.high_ms:.2f}"
+        return f"{self.median_ms:.2f} ms ({spread}), {self.peak_bytes / 1e6:.1f} MB"
+
+
+def race(
+    contestants: Mapping[str, Callable[[], object]], *, runs: int = 20, warm_up: int = 3
+) -> dict[str, Measurement]:
+    """Time every contestant once in each of the runs, each time in another order.
+
+    >>> sorted(race({"a": lambda: None, "b": lambda: None}, runs=2))
+    ['a', 'b']
+    """
+    names = list(contestants)
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    with torch.inference_mode():
+        for name in names:
+            for _ in range(warm_up):
+                contestants[name]()
+        for turn in range(runs):
+            for place in range(len(names)):
+                name = names[(place + turn) % len(names)]
+                start = time.perf_counter()
+                contestants[name]()
+                taken[name].append(1000 * (time.perf_counter() - start))
+        peaks = {name: peak_bytes(contestants[name]) for name in names}
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    found = {}
+    for name, own in taken.items():
+        low, _, high = quantiles(own, n=4) if len(own) > 1 else own * 3
+        found[name] = Measurement(
+            median_ms=median(own),
+            low_ms=low,
+            high_ms=high,
+            runs=runs,
+            warm_up=warm_up,
+            threads=torch.get_num_threads(),
+            peak_bytes=peaks[name],
+            versions=versions,
+        )
+    return found
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The most memory that the tensors which a call makes hold at once.
+
+    What TorchScript runs is not seen.
+
+    >>> peak_bytes(lambda: torch.ones(1000) + 1)
+    8000
+    """
+    memory = _Memory()
+    with memory:
+        call()
+    return memory.most
+
+
+class _Memory(TorchDispatchMode):
+    """Watches tensors come and go."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.held: int = 0
+        self.most: int = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = {_address(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and _address(tensor) not in given | self._known:
+                self._meet(tensor.untyped_storage())
+        return result
+
+    def _meet(self, storage: torch.UntypedStorage) -> None:
+        size, address = storage.nbytes(), storage.data_ptr()
+        self._known.add(address)
+        self.held += size
+        self.most = max(self.most, self.held)
+        weakref.finalize(storage, self._leave, size, address)
+
+    def _leave(self, size: int, address: int) -> None:
+        self.held -= size
+        self._known.discard(address)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
