@@ -1,7 +1,10 @@
 """Settings every test runs under: one thread, no denormals, examples that repeat."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -12,3 +15,12 @@ torch.set_flush_denormal(True)
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Plans must not depend on what somebody measured on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(path))
+        yield path

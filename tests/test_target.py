@@ -1,0 +1,233 @@
+"""Plans for a target: exact whatever it costs, and cheaper where it says so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import upscale
+from tests.masks import calm, random_selection
+from tests.nets import NETS
+from upscale import calibration
+from upscale.calibration import cache_path, calibrate, costs_of
+from upscale.capture import Example
+from upscale.layers import layers
+from upscale.rewrite.gather import Gather
+from upscale.target import BUILT_IN, CopyCosts, Costs, Target
+from upscale.verify import compare
+
+# Whatever avoids a copy, or a width that is no multiple of eight, pays at these prices.
+DEAR = CopyCosts(gather_byte=1e6, run_byte=1e6, run_row=1e6, slice_byte=0.0)
+COPIES_ARE_DEAR = replace(BUILT_IN, outer=DEAR, inner=DEAR)
+TAILS_ARE_DEAR = replace(COPIES_ARE_DEAR, mac=1e5, tail=8.0)
+ARITHMETIC_IS_DEAR = replace(BUILT_IN, mac=1e6)
+
+
+class Streams(nn.Module):
+    """A stream that several convolutions read."""
+
+    def __init__(self, width: int = 24, readers: int = 4) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.readers = nn.ModuleList(nn.Conv2d(width, 16, 3, padding=1) for _ in range(readers))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = torch.relu(self.stem(x))
+        return [reader(x) for reader in self.readers]
+
+
+class PreActivated(nn.Module):
+    """Readers behind norms of their own, as in a DenseNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.more = nn.Conv2d(3, 16, 1), nn.Conv2d(3, 8, 1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(24) for _ in range(3))
+        self.readers = nn.ModuleList(nn.Conv2d(24, 8, 1) for _ in range(3))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = torch.cat([self.stem(x), self.more(x)], 1)
+        pairs = zip(self.norms, self.readers, strict=True)
+        return [reader(torch.relu(norm(x))) for norm, reader in pairs]
+
+
+def at(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let plans reckon with given costs."""
+    monkeypatch.setattr("upscale.api.costs_of", lambda target: costs)
+
+
+def relative_error(model: nn.Module, example: Tensor, **options: Any) -> float:
+    """How far an export of random masks is from the masked model."""
+    selection = random_selection(model, 0.4, seed=1, empty=False)
+    exported = upscale.export(model, upscale.plan(model, example, selection, **options))
+    masked = upscale.mask(model, selection)
+    return compare(exported, masked, Example.of(example)).relative_error
+
+
+@pytest.mark.parametrize(
+    ("costs", "memory"),
+    [
+        (COPIES_ARE_DEAR, torch.contiguous_format),
+        (TAILS_ARE_DEAR, torch.channels_last),
+        (ARITHMETIC_IS_DEAR, torch.channels_last),
+    ],
+)
+@pytest.mark.parametrize("name", NETS)
+def test_plans_at_any_prices_are_exact(
+    name: str, memory: torch.memory_format, costs: Costs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at(costs, monkeypatch)
+    make, example = NETS[name]
+
+    def laid_out(x: Any) -> Any:
+        return x.contiguous(memory_format=memory) if x.dim() == 4 else x
+
+    for seed in range(2):
+        torch.manual_seed(seed)
+        model = calm(make())
+        selection = random_selection(model, (0.25, 0.6)[seed], seed)
+        plan = upscale.plan(model, Example.of(example(1, 12)).map(laid_out), selection)
+        exported, masked = upscale.export(model, plan), upscale.mask(model, selection)
+        for batch, size in ((1, 12), (3, 16)):
+            given = Example.of(example(batch, size)).map(laid_out)
+            error = compare(exported, masked, given).relative_error
+            assert error <= 1e-10, f"seed {seed}, batch {batch}, size {size}: {error}\n{plan}"
+
+
+def test_dear_copies_are_widened_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, example = calm(Streams()), torch.randn(1, 3, 8, 8)
+    selection = random_selection(model, 0.4, seed=0, empty=False)
+    assert upscale.plan(model, example, selection).copies > 0
+    at(COPIES_ARE_DEAR, monkeypatch)
+    assert upscale.plan(model, example, selection).copies == 0
+    assert upscale.plan(model, example, selection, widen=False).copies > 0
+
+
+def test_copies_behind_which_norms_stand_are_widened_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, example = calm(PreActivated()), torch.randn(1, 3, 8, 8)
+    selection = random_selection(model, 0.4, seed=0, empty=False)
+    narrow = upscale.plan(model, example, selection, widen=False)
+    at(COPIES_ARE_DEAR, monkeypatch)
+    wide = upscale.plan(model, example, selection)
+    assert sum(len(e.pieces) for e in wide.edges) < sum(len(e.pieces) for e in narrow.edges)
+
+
+def test_a_widened_layer_has_zero_weights_for_what_it_does_not_keep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at(COPIES_ARE_DEAR, monkeypatch)
+    model, example = calm(Streams()), torch.randn(1, 3, 8, 8)
+    selection = random_selection(model, 0.4, seed=0, empty=False)
+    exported = upscale.export(model, upscale.plan(model, example, selection))
+    for name, layer in layers(exported).items():
+        used = int(layer.weight.flatten(2).abs().sum(dim=(0, 2)).count_nonzero())
+        assert used <= len(selection.kept[name]), name
+    wider = [n for n, m in layers(exported).items() if m.in_channels > len(selection.kept[n])]
+    assert wider
+
+
+def test_where_tails_are_dear_convolutions_make_whole_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at(TAILS_ARE_DEAR, monkeypatch)
+    model = calm(nn.Sequential(nn.Conv2d(3, 32, 1), nn.ReLU(), nn.Conv2d(32, 8, 1)))
+    example = torch.randn(1, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    selection = upscale.Selection(kept={"2": range(21)})
+    rounded = upscale.export(model, upscale.plan(model, example, selection))
+    narrow = upscale.export(model, upscale.plan(model, example, selection, widen=False))
+    assert (rounded.get_submodule("0").out_channels, narrow.get_submodule("0").out_channels) == (
+        24,
+        21,
+    )
+
+
+def test_small_savings_are_not_worth_a_wider_layer() -> None:
+    model, example = calm(Streams()), torch.randn(1, 3, 8, 8)
+    selection = random_selection(model, 0.4, seed=0, empty=False)
+    plans = [upscale.plan(model, example, selection, widen=widen) for widen in (True, False)]
+    assert plans[0].cuts == plans[1].cuts
+
+
+def test_channels_that_lie_side_by_side_are_gathered_as_rows() -> None:
+    model, x = calm(Streams(160, readers=9)), torch.randn(1, 3, 32, 32)
+    selection = random_selection(model, 0.4, seed=0, empty=False)
+    for given, rows in ((x, False), (x.contiguous(memory_format=torch.channels_last), True)):
+        plan = upscale.plan(model, given, selection, widen=False)
+        exported = upscale.export(model, plan)
+        assert {m.rows for m in exported.modules() if isinstance(m, Gather)} == {rows}
+        assert relative_error(model, given, widen=False) <= 1e-10
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("shape", [(2, 6), (2, 5, 6), (2, 6, 4, 3), (2, 6, 2, 3, 2), (0, 5, 6)])
+def test_both_forms_of_a_gather_give_the_same(shape: tuple[int, ...]) -> None:
+    x, axis = torch.randn(shape), shape.index(6)
+    plain, rows = (Gather(axis, (4, 1, 2), x.device, rows=rows) for rows in (False, True))
+    assert torch.equal(plain(x), rows(x))
+    assert torch.equal(torch.jit.script(rows)(x), plain(x))
+
+
+def test_the_default_target_is_what_the_example_is_like() -> None:
+    from upscale.api import target_like
+
+    x = torch.randn(4, 3, 8, 8, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
+    found = target_like(Example.of(x))
+    assert (found.memory_format, found.batch, found.dtype) == ("channels_last", 4, "float64")
+    assert target_like(Example.of(torch.randn(2, 3))).memory_format == "contiguous"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"runtime": "abacus"}, "abacus"),
+        ({"memory_format": "NHWC"}, "channels_last"),
+        ({"batch": 0}, "batch is 0"),
+        ({"threads": True}, "threads is True"),
+        ({"dtype": "int8"}, "int8"),
+    ],
+)
+def test_a_target_that_is_none_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(upscale.TargetError, match=said):
+        Target(**options)
+
+
+def test_costs_survive_as_json() -> None:
+    assert Costs.from_json(json.loads(json.dumps(asdict(BUILT_IN)))) == BUILT_IN
+
+
+@pytest.mark.parametrize("broken", [{}, {"outer": 1}, {**asdict(BUILT_IN), "mac": -1.0}])
+def test_costs_that_are_none_are_refused(broken: dict[str, Any]) -> None:
+    with pytest.raises(upscale.TargetError):
+        Costs.from_json(broken)
+
+
+def test_a_calibration_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibration, "RUNS", 2)
+    target = Target(batch=2)
+    assert costs_of(target) == BUILT_IN
+    measured = calibrate(target)
+    assert costs_of(replace(target, memory_format="channels_last", batch=1)) == measured != BUILT_IN
+    assert costs_of(replace(target, threads=64)) == BUILT_IN
+    assert all(value > 0 for value in (measured.mac, measured.call, measured.inner.gather_byte))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}'])
+def test_a_broken_cache_counts_as_none(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache_path().parent.mkdir(parents=True)
+    cache_path().write_text(text)
+    assert costs_of(Target()) == BUILT_IN
+
+
+def test_only_the_processor_can_be_calibrated() -> None:
+    with pytest.raises(upscale.TargetError, match="cuda"):
+        calibrate(Target(device="cuda"))
