@@ -23,6 +23,7 @@ from upscale.layers import computes_weight, layers, parameter_names, settled, we
 from upscale.outputs import (
     additions,
     free_columns,
+    never_read,
     numbers_met,
     place_masks,
     zeroed_lines,
@@ -311,9 +312,11 @@ def _plan(
                 f"{layer} computes its weight anew in every call and nothing here can be pruned "
                 "with it; make its weight permanent first, or leave it out of the selection"
             )
+    masked = (names[layer] for selection in outputs for layer in selection.kept)
     return replace(
         made,
         source=captured,
+        unreached=tuple(sorted({*made.unreached, *never_read(flow, masked)})),
         masks=gone,
         zeros=zeros_left(flow, made, masks),
         zeroed=masks.by_parameter,

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from upscale.capture import Captured
+from upscale.capture import Captured, Observed
 from upscale.capture.questions import (
     asks_property,
     asks_rank,
@@ -24,6 +24,8 @@ from upscale.rewrite.weights import Cutter
 
 # Where functional convolutions take their number of groups.
 GROUPS_ARGUMENT = 6
+# What needs memory to lie as it did, and what does the same wherever it lies.
+VIEWS: dict[Any, str] = {"view": "reshape", "view_as": "reshape_as"}
 
 
 def rewrite(
@@ -161,14 +163,13 @@ class _Writer:
             args, kwargs = _with_groups(args, kwargs, self._plan.groups[node.name])
         if node.name in self._plan.sizes:
             args = _with_sizes(node, args, self._plan.sizes[node.name])
-        target = node.target
-        if self._plan.masks and node.op == "call_method" and (target, kwargs) == ("view", {}):
-            # What was a sum or a concatenation may be a slice now, which has no such view.
-            target = "view" if isinstance(args[1], torch.dtype) else "reshape"
+        target, observed = node.target, self._captured.observed[node.name]
+        if node.op == "call_method" and target in VIEWS and not _reads_bits(observed):
+            # What was written anew may be a slice now, which has no such view.
+            target, args, kwargs = VIEWS[target], (*args, *kwargs.values()), {}
         new = self._graph.create_node(
             node.op, target, args, kwargs, name=node.name, type_expr=_type_of(node)
         )
-        observed = self._captured.observed[node.name]
         if (observed.is_view and not observed.writes) or node.op == "placeholder":
             self._views.add(new)
         self._bind(node, new, observed.result)
@@ -314,6 +315,11 @@ class _Writer:
             for user in node.users
             if user is not writer
         )
+
+
+def _reads_bits(observed: Observed) -> bool:
+    """Whether a view takes a tensor's bits for those of another type."""
+    return any(call.argument("dtype") is not None for call in observed.calls)
 
 
 def _with_groups(
