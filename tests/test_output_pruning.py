@@ -35,10 +35,11 @@ def exported_exactly(
     selection: Selection | Sequence[Selection],
     example: Callable[[int, int], Any] = image,
     order: str = "optimal",
+    sums: str = "split",
 ) -> tuple[nn.Module, Plan]:
     """The export of a wide model, after a comparison with the masked one at two sizes."""
     wide = Example.of(example(1, 12)).map(widened)
-    plan = upscale.plan(model, wide, selection, order=order)
+    plan = upscale.plan(model, wide, selection, order=order, sums=sums)
     exported = upscale.export(model, plan)
     masked = upscale.mask(model, selection, example=wide)
     for batch, size in ((1, 12), (3, 16)):
@@ -77,6 +78,35 @@ def test_an_export_of_any_network_equals_it_masked_on_its_output_side(network: N
     except upscale.CaptureError as error:
         if EXPECTED_REFUSAL not in str(error):
             raise
+
+
+@pytest.mark.parametrize("order", ["optimal", "none"])
+@pytest.mark.parametrize("name", NETS)
+def test_the_baseline_that_fills_in_zeros_equals_the_masked_model_too(
+    name: str, order: str
+) -> None:
+    make, example = NETS[name]
+    torch.manual_seed(0)
+    model = calm(make()).double()
+    outputs = random_selection(model, 0.5, 4, side="output")
+    _, plan = exported_exactly(model, outputs, example, order, "infill")
+    assert all(each.infilled for each in plan.sums.values())
+    inputs = random_selection(model, 0.25, 5)
+    exported_exactly(model, [inputs, outputs], example, order, "infill")
+
+
+def test_zeros_are_filled_in_for_what_each_operand_lacks() -> None:
+    model = calm(Gate(lambda x, y: x + y)).double()
+    selection = Selection(kept={"a": (0, 2, 4, 6), "b": (1, 2, 5, 6)}, side="output")
+    exported, plan = exported_exactly(model, selection, order="none", sums="infill")
+    one, other = (edge for edge in plan.edges if edge.node == "add")
+    # The sum lies as the first operand does, with what that lacks behind.
+    assert (one.kind, other.kind) == ("concat", "infill")
+    # Six channels of either; two are zero in both, and gone.
+    assert sum(piece.length for piece in one.pieces) == other.pieces[0].length == 6
+    assert exported.get_submodule("a").out_channels == 4
+    with pytest.raises(upscale.PlanError, match="sums is 'none'"):
+        upscale.plan(model, image(1, 8).double(), selection, sums="none")
 
 
 class Gate(nn.Module):

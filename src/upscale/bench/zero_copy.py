@@ -90,6 +90,6 @@ def _slices(pieces: list[Piece]) -> Iterator[Piece]:
 
 def _span(pieces: list[Piece]) -> tuple[int, int]:
     """The first place that any of the pieces takes, and the one after the last."""
-    starts = [min(p.indices) if p.indices is not None else p.start for p in pieces]
+    starts = [max(0, min(p.indices)) if p.indices is not None else p.start for p in pieces]
     stops = [max(p.indices) + 1 if p.indices is not None else p.start + p.length for p in pieces]
     return min(starts), max(stops)

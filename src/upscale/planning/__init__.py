@@ -2,9 +2,10 @@
 
 from upscale.planning.plan import Edge, Folding, Piece, Plan, SizesRead, Spread
 from upscale.planning.planner import make_plan
-from upscale.planning.sums import Sum, split_again, split_sums
+from upscale.planning.sums import SUMS, Sum, split_again, split_sums
 
 __all__ = [
+    "SUMS",
     "Edge",
     "Folding",
     "Piece",

@@ -13,7 +13,8 @@ from upscale.planning.sums import Sum
 class Piece:
     """Part of what an edge reads: a slice of one value, or a gather from it.
 
-    A piece of zeros takes from its value only the shape; a whole piece is all of it.
+    A gather has zeros where an index is -1. A piece of zeros takes from its value only the
+    shape; a whole piece is all of it.
     """
 
     value: str
@@ -22,6 +23,11 @@ class Piece:
     indices: tuple[int, ...] | None = None
     zeros: bool = False
     whole: bool = False
+
+    @property
+    def fills(self) -> bool:
+        """Whether a gather puts zeros between the channels it copies."""
+        return self.indices is not None and -1 in self.indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +68,15 @@ class Edge:
 
     @property
     def kind(self) -> str:
-        """`slice` (free), `gather`, `runs` of one value, or `concat` of what was joined."""
+        """`slice` (free), `gather`, `infill` (a gather with zeros between), `runs` of one value,
+        or `concat` of what was joined."""
         if self.pieces[0].zeros:
             return "concat"
         if len(self.pieces) > 1:
             return "concat" if self.joined else "runs"
-        return "slice" if self.pieces[0].indices is None else "gather"
+        if self.pieces[0].indices is None:
+            return "slice"
+        return "infill" if self.pieces[0].fills else "gather"
 
     @property
     def copied_bytes(self) -> int:
@@ -148,7 +157,8 @@ class Plan:
             f"plan: order {self.order}, {self.copies} copies, {self.copied_bytes:,} bytes copied "
             f"(bound on the order's cost: {self.lower_bound:,.0f})",
             f"edges: {kinds.count('slice')} slices, {kinds.count('runs')} by runs, "
-            f"{kinds.count('gather')} gathers, {kinds.count('concat')} concatenations",
+            f"{kinds.count('gather')} gathers, {kinds.count('infill')} infills, "
+            f"{kinds.count('concat')} concatenations",
         ]
         copying = [edge for edge in everything if edge.copied_bytes]
         if copying:

@@ -26,7 +26,7 @@ from upscale.flow.domain import (
 )
 from upscale.planning.cuts import Cut, copied, untied, written_anew
 from upscale.planning.families import Orders, Want, order_classes, wants_of, windows_read
-from upscale.planning.layouts import Layouts, rooted
+from upscale.planning.layouts import Found, Layouts, rooted
 from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
 from upscale.planning.sums import Sum
 from upscale.segments import (
@@ -124,6 +124,7 @@ class _Planner:
         self._flow, self._live, self._kept, self._order = flow, live, kept, order
         self._orders = orders
         self._ranks = {channel: place for channel, (_, place) in orders.places.items()}
+        self._most_runs = 1 if order == "none" else MOST_RUNS
         self._layouts = Layouts(flow)
         self._readers: dict[Line, list[Want]] = defaultdict(list)
         for want in wants:
@@ -372,22 +373,33 @@ class _Planner:
 
     def _edge(self, node: str, line: Line, wanted: Positions) -> Edge:
         found = self._layouts.find(line, wanted)
-        pieces: list[Piece] = []
-        breaks = np.flatnonzero(np.diff(found.root)) + 1
-        for part in np.split(np.arange(len(wanted)), breaks):
-            root = found.roots[int(found.root[part[0]])]
-            if root is None:
-                pieces.append(Piece(self._anchor(line), 0, len(part), zeros=True))
-            else:
-                places = self._layouts.place(root, found.position[part])
-                pieces += self._pieces(root, places, joined=self._layouts.joins(line))
+        joined = self._layouts.joins(line)
+        pieces = self._put_together(line, found, joined=joined)
         weight = self._flow.nbytes[line.value] // max(1, self._flow.size(line))
         axis, spread = line.axis, None
         if line.axis == GRID:
             axis = next(root.axis for root in found.roots if root is not None)
             spread = _spread(self._flow.grids[line], axis, len(wanted))
-        joined = self._layouts.joins(line)
         return Edge(node, line.value, axis, tuple(pieces), weight, spread, joined)
+
+    def _put_together(self, line: Line, found: Found, *, joined: bool) -> list[Piece]:
+        """The pieces of what was found, in order."""
+        breaks = np.flatnonzero(np.diff(found.root)) + 1
+        filled = [root for root in found.roots if root is not None]
+        if not joined and len(filled) == 1 < len(found.roots) and len(breaks) > self._most_runs:
+            mine = found.root == found.roots.index(filled[0])
+            places = np.full(len(mine), -1)
+            places[mine] = self._layouts.place(filled[0], found.position[mine])
+            return [Piece(filled[0].value, 0, len(places), tuple(places.tolist()))]
+        pieces: list[Piece] = []
+        for part in np.split(np.arange(len(found.root)), breaks):
+            root = found.roots[int(found.root[part[0]])]
+            if root is None:
+                pieces.append(Piece(self._anchor(line), 0, len(part), zeros=True))
+            else:
+                places = self._layouts.place(root, found.position[part])
+                pieces += self._pieces(root, places, joined=joined)
+        return pieces
 
     def _ask(self, step: Step) -> None:
         for value in step.reads:
@@ -411,7 +423,9 @@ class _Planner:
 
     def _pieces(self, root: Line, places: Positions, *, joined: bool) -> list[Piece]:
         stretches = runs(places)
-        most = 1 if self._order == "none" else MOST_RUNS_JOINED if joined else MOST_RUNS
+        most = self._most_runs
+        if joined and self._order != "none":
+            most = MOST_RUNS_JOINED
         if len(stretches) > most:
             return [Piece(root.value, 0, len(places), tuple(places.tolist()))]
         size = len(self._layouts.of(root))

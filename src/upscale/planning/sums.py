@@ -1,4 +1,5 @@
-"""Sums of tensors that lack different channels: only what both have is added."""
+"""Sums of tensors that lack different channels: only what both have is added, or zeros are filled
+in first."""
 
 from __future__ import annotations
 
@@ -10,30 +11,42 @@ import numpy as np
 from upscale.channels import Flags, Positions
 from upscale.flow.domain import ChannelFlow, Line, Pass, Select, Step
 
+SUMS = ("split", "infill")
+
 
 @dataclass(frozen=True, slots=True)
 class Sum:
     """An addition of parts of its operands: their names, in order, and that of what it makes.
 
     There are none if the operands share no channel; then nothing is added. `whole` is the step
-    that puts the sum and the channels of one operand alone together, `lacking` the positions at
-    which each operand is zero.
+    that puts the sum and the channels of one operand alone together; it is `None` where the
+    parts are `infilled`, that is as wide as the sum, with zeros for what an operand lacks.
+    `lacking` are the positions at which each operand is zero.
     """
 
     parts: tuple[str, ...]
     made: str
-    whole: str
+    whole: str | None
     lacking: tuple[tuple[int, ...], tuple[int, ...]]
+
+    @property
+    def infilled(self) -> bool:
+        """Whether zeros are filled in at run time."""
+        return self.whole is None
 
 
 def split_sums(
-    flow: ChannelFlow, nodes: Set[str], zero: Mapping[Line, Flags]
+    flow: ChannelFlow,
+    nodes: Set[str],
+    zero: Mapping[Line, Flags],
+    infilled: Set[str] = frozenset(),
 ) -> tuple[ChannelFlow, dict[str, Sum]]:
     """The flow with additions split where one operand is zero: there the other is the sum.
 
     `nodes` are plain additions of two tensors; `zero` tells where lines are zero. What both
     operands have is added; the result is a selection from that and from the operands, so its
-    readers fetch what they want from where it lies.
+    readers fetch what they want from where it lies. At `infilled` nodes the operands are given
+    zeros for what they lack, and are added whole.
     """
     steps: list[Step] = []
     sums: dict[str, Sum] = {}
@@ -43,7 +56,8 @@ def split_sums(
         if lacking is None:
             steps.append(step)
         else:
-            split, sums[step.node] = grown.split(step, *lacking)
+            way = grown.infill if step.node in infilled else grown.split
+            split, sums[step.node] = way(step, *lacking)
             steps += split
     if not sums:
         return flow, {}
@@ -59,7 +73,8 @@ def split_again(flow: ChannelFlow, sums: Mapping[str, Sum]) -> ChannelFlow:
                 for line, lacking in zip(relation.reads, sums[step.node].lacking, strict=True):
                     zero[line] = np.zeros(flow.size(line), dtype=bool)
                     zero[line][list(lacking)] = True
-    return split_sums(flow, sums.keys(), zero)[0]
+    infilled = {node for node, each in sums.items() if each.infilled}
+    return split_sums(flow, sums.keys(), zero, infilled)[0]
 
 
 def _where(flags: Flags) -> tuple[int, ...]:
@@ -131,6 +146,24 @@ class _Grown:
         values = tuple(line.value for line in reads)
         putting = Step(described.whole, values, step.makes, (whole,), executed=False)
         return [*(adding if len(shared) else ()), putting], described
+
+    def infill(self, step: Step, one: Flags, other: Flags) -> tuple[list[Step], Sum]:
+        """The steps that replace a sum by one of operands with zeros where the flags say."""
+        (relation,) = step.relations
+        assert isinstance(relation, Pass)
+        everything = np.arange(len(one))
+        parts, filling = [], []
+        for line, lacks in zip(relation.reads, (one, other), strict=True):
+            part = self._part(line, f"{line.value}~{step.node}", everything)
+            where = np.where(lacks, -1, everything)
+            filling.append(Select(part, (line,), np.where(lacks, -1, 0), where))
+            parts.append(part)
+        names = tuple(part.value for part in parts)
+        described = Sum(names, step.makes[0], None, (_where(one), _where(other)))
+        return [
+            Step(f"{step.node}~parts", step.reads, names, tuple(filling), executed=False),
+            replace(step, reads=names, relations=(Pass(relation.out, tuple(parts)),)),
+        ], described
 
     def _part(self, line: Line, name: str, positions: Positions) -> Line:
         """A new value that has some positions of a line."""

@@ -19,7 +19,7 @@ from upscale.capture.questions import (
     size_arguments,
 )
 from upscale.planning import Edge, Piece, Plan, Spread, Sum
-from upscale.rewrite.gather import Gather
+from upscale.rewrite.gather import Gather, Infill
 from upscale.rewrite.weights import Cutter
 
 # Where functional convolutions take their number of groups.
@@ -125,7 +125,7 @@ class _Writer:
         self._views.add(new)
 
     def _visit_sum(self, node: fx.Node, described: Sum) -> None:
-        """Add the parts that both operands have; put the rest beside it, if that pays."""
+        """Add the parts of the operands; put the rest beside them, if that pays."""
         if described.parts and node.name not in self._plan.gone:
             parts = tuple(self._read(node.name, part) for part in described.parts)
             added = self._graph.create_node("call_function", torch.add, parts, name=node.name)
@@ -254,12 +254,15 @@ class _Writer:
     def _piece(self, source: fx.Node, axis: int, piece: Piece) -> fx.Node:
         if piece.zeros:
             none = self._graph.call_function(torch.narrow, (source, axis, 0, 0))
-            rank = len(self._captured.values[self._summed.get(piece.value, piece.value)].shape)
-            pad = [0] * (2 * (rank - 1 - axis)) + [0, piece.length]
+            pad = [0] * (2 * (self._axes(piece.value) - 1 - axis)) + [0, piece.length]
             return self._graph.call_function(nn.functional.pad, (none, pad))
         if piece.indices is not None:
             path = f"gathers.{sum(name.startswith('gathers.') for name in self._held)}"
-            self._held[path] = Gather(axis, piece.indices, self._device)
+            self._held[path] = (
+                Infill(axis, piece.indices, self._device, self._axes(piece.value))
+                if piece.fills
+                else Gather(axis, piece.indices, self._device)
+            )
             return self._graph.call_module(path, (source,))
         if piece.whole:
             return source
@@ -268,6 +271,10 @@ class _Writer:
             self._slices[key] = self._graph.call_function(torch.narrow, key)
             self._views.add(self._slices[key])
         return self._slices[key]
+
+    def _axes(self, value: str) -> int:
+        """How many axes a value has; a sum of parts has as many as the whole."""
+        return len(self._captured.values[self._summed.get(value, value)].shape)
 
     # Shapes.
 
