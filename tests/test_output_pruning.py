@@ -252,6 +252,17 @@ TRAPS: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]], int]
         {"a": KEPT, "b": (1, 2)},
         4,
     ),
+    "a gate that is one number": (
+        lambda: Gate(lambda x, y: y * x.mean((2, 3), keepdim=True).sigmoid()),
+        ONE,
+        5,
+    ),
+    "a gate of vectors": (
+        lambda: Gate(lambda x, y: y.mean((2, 3)) * (x.amax((2, 3)) + 1).exp(), nn.Linear(8, 4)),
+        ONE,
+        5,
+    ),
+    "a gate that is a map": (lambda: Gate(lambda x, y: y * x.sigmoid()), ONE, 8),
     "a weight that is no layer's": (lambda: Gate(Bare()), ONE, 8),
     "a concatenation": (lambda: Gate(lambda x, y: torch.cat((x, y), 1), conv(16, 4)), BOTH, 4),
     "a softmax over channels": (lambda: Gate(lambda x, y: x.softmax(1)), ONE, 8),

@@ -29,7 +29,7 @@ from upscale.outputs import (
     zeroed_lines,
     zeros_left,
 )
-from upscale.planning import SUMS, Plan, make_plan, split_sums
+from upscale.planning import Plan, make_plan, repeat_constants, split_sums
 from upscale.rewrite.graph import rewrite
 from upscale.selecting import Loss, Request, kept_columns, select_channels
 from upscale.selection.amounts import Amount
@@ -167,7 +167,7 @@ def plan(
     Without a selection, columns of weights that are all zero count as pruned. Several, such as
     one for each side, make one plan. Output masks that the model already has count too.
     `order="none"` and `sums="infill"` are baselines to compare with: channels keep their order;
-    what is added is first filled up with zeros, at run time, for the channels it lacks.
+    all that is added is first filled up with zeros, at run time, for the channels it lacks.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
@@ -288,8 +288,6 @@ def _plan(
     sums: str = "split",
 ) -> Plan:
     """Plan for a model without output masks of its own; `held` are those it came with."""
-    if sums not in SUMS:
-        raise PlanError(f"sums is {sums!r}; it must be one of {', '.join(SUMS)}")
     inputs = [selection for selection in selections if selection.side == "input"]
     outputs = [selection for selection in selections if selection.side == "output"]
     chosen = reduce(operator.and_, inputs) if inputs else Selection(kept={})
@@ -305,8 +303,9 @@ def _plan(
     constants = find_constants(captured, flow, _owned(model), masks.zeroed, kept) if gone else {}
     freed = free_columns(model, captured, flow, constants, kept)
     zero = {line: known.zero for line, known in constants.items()}
-    added = additions(captured)
-    flow, split = split_sums(flow, added, zero, added if sums == "infill" else frozenset())
+    flow, split = split_sums(flow, additions(captured), zero, sums)
+    firm = {line: known.firm_numbers for line, known in constants.items()}
+    flow, repeats = repeat_constants(flow, firm)
     made = make_plan(flow, freed.kept, order, kept_columns(model, chosen.windows), split)
     names = weight_names(model)
     for layer, module in layers(model).items():
@@ -329,6 +328,7 @@ def _plan(
         zeroed=masks.by_parameter,
         held=masks.held,
         folds=freed.folds,
+        repeats=repeats,
     )
 
 

@@ -2,10 +2,10 @@
 
 from upscale.planning.plan import Edge, Folding, Piece, Plan, SizesRead, Spread
 from upscale.planning.planner import make_plan
-from upscale.planning.sums import SUMS, Sum, split_again, split_sums
+from upscale.planning.repeats import computed_once, repeat_again, repeat_constants
+from upscale.planning.sums import Sum, split_again, split_sums
 
 __all__ = [
-    "SUMS",
     "Edge",
     "Folding",
     "Piece",
@@ -13,7 +13,10 @@ __all__ = [
     "SizesRead",
     "Spread",
     "Sum",
+    "computed_once",
     "make_plan",
+    "repeat_again",
+    "repeat_constants",
     "split_again",
     "split_sums",
 ]

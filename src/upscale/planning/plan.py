@@ -120,7 +120,8 @@ class Plan:
     are zero after modules, `zeroed` the indices along an axis at which parameters are zero for
     that, `held` the channels that are made zero at run time, `zeros` the rows of weights that
     make nothing but zeros and cannot leave, `folds` the columns that went because they always
-    meet one number, `sums` the additions of parts of their operands.
+    meet one number, `repeats` for each position of a value the one read instead, where several
+    always hold the same number, `sums` the additions of parts of their operands.
     `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would.
     `source` is the capture the plan was made from.
     """
@@ -147,6 +148,7 @@ class Plan:
     zeros: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     folds: Mapping[str, Folding] = field(default_factory=dict)
+    repeats: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sums: Mapping[str, Sum] = field(default_factory=dict)
     source: object = field(default=None, repr=False, compare=False)
 

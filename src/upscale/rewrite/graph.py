@@ -18,7 +18,7 @@ from upscale.capture.questions import (
     axis_asked,
     size_arguments,
 )
-from upscale.planning import Edge, Piece, Plan, Spread, Sum
+from upscale.planning import Edge, Piece, Plan, Spread, Sum, computed_once
 from upscale.rewrite.gather import Gather, Infill
 from upscale.rewrite.weights import Cutter
 
@@ -64,9 +64,9 @@ class _Writer:
         self._written: list[fx.Node] = []
         self._writers: list[tuple[fx.Node, list[fx.Node]]] = []
         self._joins = {edge.node: edge for edge in plan.joins}
-        self._summed = {
-            each.made: captured.observed[node].result for node, each in plan.sums.items()
-        }
+        # What the model has no value of, by what has as many axes.
+        self._like = {each.made: captured.observed[node].result for node, each in plan.sums.items()}
+        self._like |= {computed_once(value): value for value in plan.repeats}
         for edge in plan.edges:
             self._edges.setdefault((edge.node, edge.value), []).append(edge)
 
@@ -182,6 +182,8 @@ class _Writer:
 
         def bind(structure: Any, path: tuple[Any, ...]) -> None:
             if isinstance(structure, str):
+                if structure in self._plan.repeats:
+                    structure = computed_once(structure)
                 self._values[structure] = _once(lambda: self._item(new, path))
             elif isinstance(structure, dict):
                 for key, inner in structure.items():
@@ -243,19 +245,27 @@ class _Writer:
         return grid
 
     def _take(self, source: fx.Node | None, axis: int, pieces: tuple[Piece, ...]) -> fx.Node:
-        parts = [
-            self._piece(source if source is not None else self._values[piece.value](), axis, piece)
-            for piece in pieces
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return self._graph.call_function(torch.cat, (parts, axis))
+        def part(piece: Piece) -> fx.Node:
+            return self._piece(source or self._values[piece.value](), axis, piece)
+
+        if len(pieces) == 1:
+            return part(pieces[0])
+        first, last = pieces[0], pieces[-1]
+        if len(pieces) == 2 and first.zeros != last.zeros:
+            if last.zeros:
+                return self._pad(part(first), axis, first.value, 0, last.length)
+            return self._pad(part(last), axis, last.value, first.length, 0)
+        return self._graph.call_function(torch.cat, ([part(piece) for piece in pieces], axis))
+
+    def _pad(self, source: fx.Node, axis: int, value: str, before: int, after: int) -> fx.Node:
+        """A value, or a part of it, with channels of zeros before and after."""
+        pad = [0] * (2 * (self._axes(value) - 1 - axis)) + [before, after]
+        return self._graph.call_function(nn.functional.pad, (source, pad))
 
     def _piece(self, source: fx.Node, axis: int, piece: Piece) -> fx.Node:
         if piece.zeros:
             none = self._graph.call_function(torch.narrow, (source, axis, 0, 0))
-            pad = [0] * (2 * (self._axes(piece.value) - 1 - axis)) + [0, piece.length]
-            return self._graph.call_function(nn.functional.pad, (none, pad))
+            return self._pad(none, axis, piece.value, 0, piece.length)
         if piece.indices is not None:
             path = f"gathers.{sum(name.startswith('gathers.') for name in self._held)}"
             self._held[path] = (
@@ -273,8 +283,8 @@ class _Writer:
         return self._slices[key]
 
     def _axes(self, value: str) -> int:
-        """How many axes a value has; a sum of parts has as many as the whole."""
-        return len(self._captured.values[self._summed.get(value, value)].shape)
+        """How many axes a value has; a part of one has as many as the whole."""
+        return len(self._captured.values[self._like.get(value, value)].shape)
 
     # Shapes.
 
