@@ -132,9 +132,10 @@ def select(
         slack=slack,
         within=within,
     )
-    model, _ = reference.released(settled(_checked(model)))
+    model, gone = reference.released(settled(_checked(model)))
     given = Example.of(example)
-    return select_channels(model, analyse(capture(model, given)), len(given.args) or 1, request)
+    captured = capture(model, given)
+    return _select(model, given, captured, analyse(captured), request, gone)
 
 
 def mask(
@@ -234,7 +235,7 @@ def prune(
         captured = capture(masked, given)
         flow = analyse(captured)
         now = replace(request, amount=replace(asked, share=asked.share * step / steps))
-        selection = select_channels(masked, flow, len(given.args) or 1, now)
+        selection = _select(masked, given, captured, flow, now, gone)
         if tune is not None:
             masked = _masked(masked, (selection,), given)
             tune(masked, step)
@@ -261,6 +262,20 @@ def _selections(
     for each in selections:
         reference.check(model, each)
     return selections
+
+
+def _select(
+    model: nn.Module,
+    example: Example,
+    captured: Captured,
+    flow: ChannelFlow,
+    request: Request,
+    held: Mapping[str, tuple[int, ...]],
+) -> Selection:
+    def planned(selection: Selection) -> Plan:
+        return _plan(model, example, captured, flow, (selection,), "none", held)
+
+    return select_channels(model, flow, len(example.args) or 1, request, planned)
 
 
 def _masked(model: nn.Module, selections: Sequence[Selection], example: Any) -> nn.Module:
