@@ -109,6 +109,21 @@ def test_zeros_are_filled_in_for_what_each_operand_lacks() -> None:
         upscale.plan(model, image(1, 8).double(), selection, sums="none")
 
 
+@pytest.mark.parametrize(
+    ("kept", "infilled"),
+    [({"a": (1, 2, 4, 6)}, True), ({"b": (1, 2)}, True), ({"a": (1, 2), "b": (2, 3)}, False)],
+)
+def test_a_sum_is_filled_up_only_if_one_operand_has_all_that_the_other_has(
+    kept: dict[str, tuple[int, ...]], infilled: bool
+) -> None:
+    model = calm(Gate(lambda x, y: x + y)).double()
+    _, plan = exported_exactly(model, Selection(kept=kept, side="output"))
+    assert plan.sums["add"].infilled == infilled
+    # A split sum reads slices, and is put together once; a filled one is copied once.
+    written = [edge for edge in (*plan.edges, *plan.joins) if edge.kind != "slice"]
+    assert [edge.node for edge in written] == ["add" if infilled else "reader"]
+
+
 class Gate(nn.Module):
     """`through` stands between a layer whose outputs are pruned and one that reads them."""
 

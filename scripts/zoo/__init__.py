@@ -3,8 +3,8 @@
 Each model gets a process of its own, with random weights and channels that all differ. Every
 convolution and linear drops 25% of its input channels at random, then 75%; then as much of its
 output channels; then 25% of both (with `--empty` a tenth of the layers keep none of their inputs,
-once more). Both models are compared in float64 on four images, where possible of another shape
-than the example of the plan.
+once more). Both models are compared in float64 on four images, two where outputs are pruned, and
+where possible of another shape than the example of the plan.
 
 A row fails if an export is not exact, if a plan takes more than 60 seconds, if less than 95% of
 the weights of a model without attention can be pruned, or if the process fails or takes too long.
