@@ -349,6 +349,15 @@ def test_a_masked_model_that_was_trained_is_exported_with_its_masks() -> None:
         assert not any(m._forward_hooks for m in exported.modules())
 
 
+def test_a_plan_that_reads_one_gate_for_several_can_be_drawn() -> None:
+    make, example = NETS["SqueezeExcite"]
+    model = calm(make())
+    outputs = random_selection(model, 0.5, 4, empty=False, side="output")
+    plan = upscale.plan(model, example(1, 12), outputs)
+    assert plan.repeats
+    assert "No tensor has readers that keep different channels" in picture(plan)
+
+
 def test_a_plan_that_splits_sums_can_be_drawn() -> None:
     model = calm(Residual())
     plan = upscale.plan(
