@@ -172,16 +172,7 @@ def interleaved(
 
 def as_table(rows: Sequence[Row]) -> str:
     """The rows in markdown."""
-    header = [
-        "model",
-        "masks",
-        "format",
-        "masked",
-        "may leave",
-        "removed",
-        "MB copied",
-        "infill: MB copied",
-    ]
+    header = ["model", "masks", "format", "masked", "removed", "MB copied", "infill: MB copied"]
     header += ["unpruned ms", "export ms", "infill ms", "zero-copy ms", "export ÷ infill"]
     header += ["export ÷ zero-copy"]
     lines = [header, ["---"] * len(header)]
