@@ -51,7 +51,7 @@ doctest: $(STAMP)  ## the examples in the docstrings
 unit: $(STAMP)  ## the tests
 	$(BIN)/python -m pytest -n 2 tests
 
-zoo: $(STAMP)  ## every torchvision classifier, exported against masked, as a table (about an hour)
+zoo: $(STAMP)  ## every torchvision classifier, exported against masked, as a table (hours)
 	$(BIN)/python -m scripts.zoo
 
 random: $(STAMP)  ## 5,000 random networks, exported against masked

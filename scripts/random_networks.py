@@ -1,6 +1,7 @@
 """Draw thousands of random networks and check every export against its masked model.
 
-The same property as `tests/test_random_networks.py`, with a seed and without an end in sight.
+The same property as `tests/test_random_networks.py`, with a seed and without an end in sight, for
+masks on what layers read, on what they make, or on both.
 Prints how many were wrong, crashed or were refused, and for each kind of failure the smallest
 network that shows it, as code. Run it with `make random`.
 """
@@ -23,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # the networks are drawn by the tests' own strategy
 
-from tests.strategies import Network, networks  # noqa: E402
+from tests.strategies import SIDES, Network, networks  # noqa: E402
 from tests.test_random_networks import EXPECTED_REFUSAL, assert_exports_exactly  # noqa: E402
 from upscale import UpscaleError  # noqa: E402
 
@@ -120,20 +121,20 @@ def crash(error: Exception) -> tuple[str, str]:
     return kind, "".join(traceback.format_exception(error))
 
 
-def run(total: int, first_seed: int) -> Tally:
+def run(total: int, first_seed: int, sides: tuple[str, ...]) -> Tally:
     """Try networks until there are enough; each failure ends a round and starts another."""
     tally = Tally(total)
     rounds = 0
     while tally.tried < total:
         try:
-            one_round(tally, first_seed + rounds)()
+            one_round(tally, first_seed + rounds, sides)()
         except (Failure, TimeUp):
             print(tally.shrunk(), flush=True)
         rounds += 1
     return tally
 
 
-def one_round(tally: Tally, number: int) -> Callable[[], None]:
+def one_round(tally: Tally, number: int, sides: tuple[str, ...]) -> Callable[[], None]:
     """A hypothesis test of all networks that are left to try."""
 
     @seed(number)
@@ -146,7 +147,7 @@ def one_round(tally: Tally, number: int) -> Callable[[], None]:
         print_blob=False,
         suppress_health_check=list(HealthCheck),
     )
-    @given(networks())
+    @given(networks(sides))
     def exports_are_exact(network: Network) -> None:
         if tally.fails(network):  # at one place: hypothesis tells failures apart by line
             raise Failure
@@ -159,10 +160,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int, nargs="?", default=5_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--sides", nargs="+", choices=SIDES, default=SIDES, help="where masks are (default: any)"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    tally = run(options.count, options.seed)
+    tally = run(options.count, options.seed, tuple(options.sides))
     print(tally)
     for kind, count in sorted(tally.kinds.items()):
         print(f"  {kind}: {count}")

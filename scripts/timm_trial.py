@@ -23,7 +23,7 @@ from torch import nn
 
 import upscale
 from scripts.zoo.lively import make_lively, tell_channels_apart
-from scripts.zoo.trial import IMAGES, SIZES, Case, accepted, random_selection
+from scripts.zoo.trial import IMAGES, SIZES, Case, accepted, random_selections
 from upscale.capture import Example
 from upscale.verify import compare
 from upscale.zoo import import_torchvision
@@ -73,12 +73,12 @@ def try_one(name: str, seed: int) -> dict[str, Any]:
     compared = accepted(model, ((IMAGES, *example[1:-1], example[-1] + 32), (IMAGES, *example[1:])))
     lively = make_lively(
         lambda: make_model(name, seed),
-        lambda model: random_selection(model, Case(0.25), seed),
+        lambda model: random_selections(model, Case(0.25), seed),
         compared,
     )
-    model, selection = lively.model, lively.selection
-    plan = upscale.plan(model, torch.randn(example), selection)
-    exported, masked = upscale.export(model, plan), upscale.mask(model, selection)
+    model, selections = lively.model, lively.selections
+    plan = upscale.plan(model, torch.randn(example), selections)
+    exported, masked = upscale.export(model, plan), upscale.mask(model, selections)
     verified = compare(exported, masked, Example.of(lively.inputs))
     left, before = (sum(p.numel() for p in m.parameters()) for m in (exported, masked))
     return {

@@ -95,13 +95,14 @@ def count(model: nn.Module, example: Any, plan: Plan) -> Counted:
     for node in exported.graph.nodes:
         gathered = run.bytes_of(node, "index_select") if _is_gather(node) else 0
         counted.gathered += gathered
-        within = any(user.target is torch.cat for user in node.users)
+        within = any(user.target in (torch.cat, F.pad) for user in node.users)
         if gathered and not within:
             counted.copies += 1
         if node.target is torch.cat:
             _count_cat(node, run, before, counted)
-        elif _makes_zeros(node) and not within:
+        elif node.target is F.pad and not within and not _is_weight(node):
             counted.concatenated += run.bytes_of(node, "constant_pad_nd")
+            counted.copies += any(_is_gather(part) for part in node.all_input_nodes)
         elif node.target == "clone" and node.name not in before:
             counted.cloned += run.bytes_of(node, "clone")
     return counted

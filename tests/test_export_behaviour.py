@@ -6,6 +6,7 @@ import copy
 import functools
 import io
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -516,3 +517,35 @@ def test_what_freezes_is_reported_with_its_line_of_the_models_code() -> None:
 def test_nothing_is_reported_of_the_code_that_calls_a_model_of_torchs_own_parts() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
     assert {frozen.source for frozen in upscale.plan(model, torch.randn(1, 3)).frozen} == {""}
+
+
+VIEWED = {
+    "a concatenation": lambda y: torch.cat((y[..., :2], y[..., 6:]), -1).view(y.size(0), -1),
+    "sizes by name": lambda y: torch.cat((y[..., :2], y[..., 6:]), -1).view(size=(y.size(0), -1)),
+    "a copy of a part": lambda y: y[..., 4:].contiguous().view(y.size(0), -1),
+    "as another tensor": lambda y: y[..., 4:].contiguous().view_as(y[..., :4]).flatten(1),
+    "a rolled part": lambda y: y.roll(2, -1).chunk(2, -1)[0].contiguous().view(y.size(0), -1),
+    "other bits": lambda y: y[..., 4:].view(torch.int64).view(dtype=y.dtype).flatten(1),
+}
+
+
+class Viewed(nn.Module):
+    """Tokens that one layer reads whole, and another through a view of a part."""
+
+    def __init__(self, view: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.tokens, self.whole, self.part = nn.Linear(3, 8), nn.Linear(8, 2), nn.Linear(24, 2)
+        self.view = view
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.tokens(x)
+        return self.whole(y), self.part(self.view(y))
+
+
+@pytest.mark.parametrize("order", ["optimal", "none"])
+@pytest.mark.parametrize("what", VIEWED)
+def test_a_view_of_what_has_become_a_slice_still_works(what: str, order: str) -> None:
+    model, x = Viewed(VIEWED[what]).double(), torch.randn(4, 6, 3).double()
+    selection = Selection(kept={"part": [column for column in range(24) if column % 4 > 1]})
+    exported = upscale.export(model, upscale.plan(model, x, selection, order=order))
+    assert compare(exported, upscale.mask(model, selection), Example.of(x)).exact

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
 from tests.masks import calm, random_selection
 from tests.nets import NETS, Plain, Residual, conv, image
-from tests.strategies import SIZE, Network, build, networks
+from tests.strategies import Network, networks
 from tests.test_models import enliven, images
-from tests.test_random_networks import EXPECTED_REFUSAL
+from tests.test_random_networks import EXPECTED_REFUSAL, assert_exports_exactly
 from upscale import Selection
 from upscale.capture import Example
 from upscale.planning import Plan
@@ -36,10 +35,11 @@ def exported_exactly(
     selection: Selection | Sequence[Selection],
     example: Callable[[int, int], Any] = image,
     order: str = "optimal",
+    sums: str = "split",
 ) -> tuple[nn.Module, Plan]:
     """The export of a wide model, after a comparison with the masked one at two sizes."""
     wide = Example.of(example(1, 12)).map(widened)
-    plan = upscale.plan(model, wide, selection, order=order)
+    plan = upscale.plan(model, wide, selection, order=order, sums=sums)
     exported = upscale.export(model, plan)
     masked = upscale.mask(model, selection, example=wide)
     for batch, size in ((1, 12), (3, 16)):
@@ -70,23 +70,58 @@ def test_an_export_equals_the_model_masked_on_both_sides(name: str) -> None:
         exported_exactly(model, [random_selection(model, 0.25, seed + 9), outputs], example)
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
-@given(networks(), st.integers(0, 999), st.sampled_from(["norm", "layer"]), st.booleans())
-def test_an_export_of_any_network_equals_it_masked_on_its_output_side(
-    network: Network, seed: int, after: str, both: bool
-) -> None:
-    model = build(network).double()
-    outputs = random_selection(model, (0.25, 0.75)[seed % 2], seed, side="output", after=after)
-    selections = [outputs, network.selection] if both else [outputs]
-    example = Example.of(network.example(network.batch, SIZE)).map(widened)
+@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+@given(networks(sides=("output", "both")))
+def test_an_export_of_any_network_equals_it_masked_on_its_output_side(network: Network) -> None:
     try:
-        plan = upscale.plan(model, example, selections, order=network.order)
+        assert_exports_exactly(network)
     except upscale.CaptureError as error:
-        if EXPECTED_REFUSAL in str(error):
-            return
-        raise
-    masked = upscale.mask(model, selections, example=example)
-    assert compare(upscale.export(model, plan), masked, example).relative_error <= TOLERANCE
+        if EXPECTED_REFUSAL not in str(error):
+            raise
+
+
+@pytest.mark.parametrize("order", ["optimal", "none"])
+@pytest.mark.parametrize("name", NETS)
+def test_the_baseline_that_fills_in_zeros_equals_the_masked_model_too(
+    name: str, order: str
+) -> None:
+    make, example = NETS[name]
+    torch.manual_seed(0)
+    model = calm(make()).double()
+    outputs = random_selection(model, 0.5, 4, side="output")
+    _, plan = exported_exactly(model, outputs, example, order, "infill")
+    assert all(each.infilled for each in plan.sums.values())
+    inputs = random_selection(model, 0.25, 5)
+    exported_exactly(model, [inputs, outputs], example, order, "infill")
+
+
+def test_zeros_are_filled_in_for_what_each_operand_lacks() -> None:
+    model = calm(Gate(lambda x, y: x + y)).double()
+    selection = Selection(kept={"a": (0, 2, 4, 6), "b": (1, 2, 5, 6)}, side="output")
+    exported, plan = exported_exactly(model, selection, order="none", sums="infill")
+    one, other = (edge for edge in plan.edges if edge.node == "add")
+    # The sum lies as the first operand does, with what that lacks behind.
+    assert (one.kind, other.kind) == ("concat", "infill")
+    # Six channels of either; two are zero in both, and gone.
+    assert sum(piece.length for piece in one.pieces) == other.pieces[0].length == 6
+    assert exported.get_submodule("a").out_channels == 4
+    with pytest.raises(upscale.PlanError, match="sums is 'none'"):
+        upscale.plan(model, image(1, 8).double(), selection, sums="none")
+
+
+@pytest.mark.parametrize(
+    ("kept", "infilled"),
+    [({"a": (1, 2, 4, 6)}, True), ({"b": (1, 2)}, True), ({"a": (1, 2), "b": (2, 3)}, False)],
+)
+def test_a_sum_is_filled_up_only_if_one_operand_has_all_that_the_other_has(
+    kept: dict[str, tuple[int, ...]], infilled: bool
+) -> None:
+    model = calm(Gate(lambda x, y: x + y)).double()
+    _, plan = exported_exactly(model, Selection(kept=kept, side="output"))
+    assert plan.sums["add"].infilled == infilled
+    # A split sum reads slices, and is put together once; a filled one is copied once.
+    written = [edge for edge in (*plan.edges, *plan.joins) if edge.kind != "slice"]
+    assert [edge.node for edge in written] == ["add" if infilled else "reader"]
 
 
 class Gate(nn.Module):
@@ -232,6 +267,17 @@ TRAPS: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]], int]
         {"a": KEPT, "b": (1, 2)},
         4,
     ),
+    "a gate that is one number": (
+        lambda: Gate(lambda x, y: y * x.mean((2, 3), keepdim=True).sigmoid()),
+        ONE,
+        5,
+    ),
+    "a gate of vectors": (
+        lambda: Gate(lambda x, y: y.mean((2, 3)) * (x.amax((2, 3)) + 1).exp(), nn.Linear(8, 4)),
+        ONE,
+        5,
+    ),
+    "a gate that is a map": (lambda: Gate(lambda x, y: y * x.sigmoid()), ONE, 8),
     "a weight that is no layer's": (lambda: Gate(Bare()), ONE, 8),
     "a concatenation": (lambda: Gate(lambda x, y: torch.cat((x, y), 1), conv(16, 4)), BOTH, 4),
     "a softmax over channels": (lambda: Gate(lambda x, y: x.softmax(1)), ONE, 8),
@@ -283,6 +329,7 @@ def test_a_mask_on_a_layer_that_never_runs_asks_for_nothing() -> None:
     model.spare = conv(3, 4)
     _, plan = exported_exactly(model, Selection(kept={"spare": [0]}, side="output"))
     assert not plan.held
+    assert plan.unreached == ("spare.weight",)
 
 
 def test_a_masked_model_that_was_trained_is_exported_with_its_masks() -> None:
@@ -300,6 +347,15 @@ def test_a_masked_model_that_was_trained_is_exported_with_its_masks() -> None:
             p.numel() for p in model.parameters()
         )
         assert not any(m._forward_hooks for m in exported.modules())
+
+
+def test_a_plan_that_reads_one_gate_for_several_can_be_drawn() -> None:
+    make, example = NETS["SqueezeExcite"]
+    model = calm(make())
+    outputs = random_selection(model, 0.5, 4, empty=False, side="output")
+    plan = upscale.plan(model, example(1, 12), outputs)
+    assert plan.repeats
+    assert "No tensor has readers that keep different channels" in picture(plan)
 
 
 def test_a_plan_that_splits_sums_can_be_drawn() -> None:

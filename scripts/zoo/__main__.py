@@ -28,6 +28,7 @@ DOCS = ROOT / "docs"
 def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Try a model in a process of its own; failures come back as rows too."""
     command = [sys.executable, "-m", "scripts.zoo", "--one", name, "--seed", str(arguments.seed)]
+    command += ["--cases", arguments.cases]
     if arguments.empty:
         command.append("--empty")
     try:
@@ -76,6 +77,9 @@ def main() -> None:
         description=scripts.zoo.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", metavar="A,B,C", help="only these; the docs are not written")
+    parser.add_argument(
+        "--cases", default=",".join(CASES), metavar="A,B", help="what is pruned: %(default)s"
+    )
     parser.add_argument("--empty", action="store_true", help="a case where some keep nothing, too")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once (some need 15 GB)")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one model")
@@ -84,7 +88,11 @@ def main() -> None:
     parser.add_argument("--one", metavar="NAME", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    cases = (*CASES, EMPTY_CASE) if arguments.empty else CASES
+    unknown = set(arguments.cases.split(",")) - CASES.keys()
+    if unknown:
+        parser.error(f"--cases takes {', '.join(CASES)}, not {', '.join(sorted(unknown))}")
+    cases = tuple(case for group in arguments.cases.split(",") for case in CASES[group])
+    cases += (EMPTY_CASE,) if arguments.empty else ()
     if arguments.one:
         print(json.dumps(asdict(try_model(arguments.one, cases, arguments.seed))))
         return

@@ -8,9 +8,10 @@ computes from the very images that are compared, and its norms are damped as far
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ DAMPING = (1.0, 0.5, 0.25, 0.125, 0.0625)
 OFFSET = 0.5
 
 Shape = tuple[int, ...]
+Selections = Sequence[upscale.Selection]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +53,26 @@ class Lively:
     """A model, what it is to keep, the inputs that it is scaled for, and how it answers them."""
 
     model: nn.Module
-    selection: upscale.Selection
+    selections: Selections
     inputs: Tensor
     measured: Liveliness
 
 
 def make_lively(
     make: Callable[[], nn.Module],
-    select: Callable[[nn.Module], upscale.Selection],
+    select: Callable[[nn.Module], Selections],
     shape: Shape,
 ) -> Lively:
     """A model enlivened, with as little damping as makes it calm: all there is, if none does."""
     for damping in DAMPING:
         model = make()
-        selection = select(model)
+        selections = select(model)
         inputs = images(shape)
-        enliven(model, selection, inputs, damping)
-        measured = liveliness(upscale.mask(model, selection).double(), inputs)
+        enliven(model, selections, inputs, damping)
+        measured = liveliness(upscale.mask(model, selections).double(), inputs)
         if measured.calm:
             break
-    return Lively(model, selection, inputs, measured)
+    return Lively(model, selections, inputs, measured)
 
 
 @torch.no_grad()
@@ -92,9 +94,7 @@ def images(shape: Shape) -> Tensor:
 
 
 @torch.no_grad()
-def enliven(
-    model: nn.Module, selection: upscale.Selection, inputs: Tensor, damping: float = 1.0
-) -> None:
+def enliven(model: nn.Module, selections: Selections, inputs: Tensor, damping: float = 1.0) -> None:
     """Scale a model so that the masked one's output follows these inputs.
 
     Layers are scaled to outputs of variance one. BatchNorm gets the statistics of what it reads,
@@ -102,15 +102,17 @@ def enliven(
     damping: the stronger, the less a residual branch adds to what it branches from. What the
     mask hides is drawn anew, far from zero.
     """
-    masked = upscale.mask(model, selection)
+    masked = upscale.mask(model, selections)
     for module in masked.modules():
         if isinstance(module, (nn.modules.conv._ConvNd, nn.Linear)):
-            module.register_forward_hook(_scale_layer)
+            # Before the masks' own hooks: what they make zero stays zero.
+            module.register_forward_hook(_scale_layer, prepend=True)
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.register_forward_pre_hook(partial(_shift_norm, damping))
     masked(inputs)
     model.load_state_dict(masked.state_dict())
-    for name, kept in selection.kept.items():
+    columns_kept = (s.kept.items() for s in selections if s.side == "input")
+    for name, kept in chain.from_iterable(columns_kept):
         layer = model.get_submodule(name)
         gone = torch.tensor(sorted(set(range(columns(layer))).difference(kept)), dtype=torch.long)
         weight = weight_of(layer)

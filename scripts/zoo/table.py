@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scripts.zoo.lively import MOST_RESPONSE, NUDGE
@@ -15,9 +15,10 @@ from scripts.zoo.trial import (
 )
 from upscale.verify import TOLERANCE
 
+ERRORS = {"inputs": ("input",), "outputs": ("output",), "both": ("input", "output")}
 HEADER = (
-    *("model", "", "largest relative error", "if two channels swap", "layers pruned"),
-    *("prunable", "frozen", "edges that copy", "plan s", "export s", "peak MiB"),
+    *("model", "", *(f"relative error, {group}" for group in ERRORS), "if two channels swap"),
+    *("layers pruned", "prunable", "frozen", "edges that copy", "plan s", "export s", "peak MiB"),
 )
 
 
@@ -26,14 +27,15 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     if "cases" not in row:
         return [row["model"], row["status"], row["error"], *[""] * (len(HEADER) - 3)]
 
-    def each(show: Callable[[Mapping[str, Any]], str]) -> str:
-        return " / ".join(show(case) for case in row["cases"])
+    def each(show: Callable[[Mapping[str, Any]], str], sides: Sequence[str] = ()) -> str:
+        mine = (case for case in row["cases"] if not sides or tuple(case["sides"]) == sides)
+        return " / ".join(show(case) for case in mine) or "–"
 
     frozen = [f"{share:.1%} {operation}" for operation, share in row["frozen"].items()]
     return [
         row["model"],
         row["status"],
-        each(lambda case: f"{case['relative_error']:.0e}"),
+        *(each(lambda case: f"{case['relative_error']:.0e}", sides) for sides in ERRORS.values()),
         each(lambda case: f"{case['swaps_seen']:.0e}"),
         each(lambda case: str(case["layers_pruned"])) + f" of {row['layers']}",
         f"{row['prunable']:.1%}",
@@ -73,8 +75,9 @@ def document(rows: list[dict[str, Any]], about: Mapping[str, str]) -> str:
             f"Written by `{about['command']}` on {about['date']}: torch {about['torch']}, "
             f"torchvision {about['torchvision']}, Python {about['python']}, one thread.",
             "",
-            f"Every convolution and linear drops a share of its columns at random: {names}, in "
-            "this order where a cell has several numbers. Weights are random and scaled so that "
+            "Every convolution and linear drops a share of its input channels at random, of its "
+            f"output channels, or of both: {names}, in this order where a cell has several "
+            "numbers. Weights are random and scaled so that "
             "the output follows the input through all layers, and calmly: one rounding of the "
             f"input may move the masked model's output by at most {MOST_RESPONSE:.0e}. The "
             "exported model is compared with the masked one in float64.",

@@ -19,12 +19,12 @@ from scripts.zoo.prunable import attends, frozen_shares, prunable_share, weights
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
-from upscale.layers import columns, layers, weight_names, weight_of
+from upscale.layers import column_axis, layers, weight_names, weight_of
 from upscale.verify import TOLERANCE, compare
 from upscale.zoo import import_torchvision, torchvision_model
 
 SIZES = (64, 96, 224)
-IMAGES = 4
+IMAGES, IMAGES_OF_OUTPUTS = 4, 2
 MOST_PLAN_SECONDS = 60.0
 LEAST_VARIATION = 1e-2
 LEAST_MOVE = 1e-5
@@ -39,17 +39,28 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A share of columns that every layer drops; some layers drop all of them if `empty`."""
+    """A share of channels that every layer drops on some side; some drop all if `empty`."""
 
     share: float
     empty: bool = False
+    sides: tuple[str, ...] = ("input",)
 
     @property
     def name(self) -> str:
-        return f"{self.share:.0%}, some empty" if self.empty else f"{self.share:.0%}"
+        where = "" if self.sides == ("input",) else f" {' and '.join(self.sides)}"
+        return f"{self.share:.0%}{where}{', some empty' if self.empty else ''}"
+
+    @property
+    def images(self) -> int:
+        """On how many images to compare; fewer where the time of more cases adds up."""
+        return IMAGES if self.sides == ("input",) else IMAGES_OF_OUTPUTS
 
 
-CASES = (Case(0.25), Case(0.75))
+CASES = {
+    "inputs": (Case(0.25), Case(0.75)),
+    "outputs": (Case(0.25, sides=("output",)), Case(0.75, sides=("output",))),
+    "both": (Case(0.25, sides=("input", "output")),),
+}
 EMPTY_CASE = Case(0.25, empty=True)
 
 
@@ -64,6 +75,7 @@ class CaseResult:
     """
 
     case: str
+    sides: tuple[str, ...]
     status: str
     relative_error: float
     to_rounding: float
@@ -122,7 +134,8 @@ def try_model(name: str, cases: Iterable[Case], seed: int) -> ModelResult:
     del model
     results = []
     for case in cases:
-        results.append(try_case(name, case, seed, flow, example, compared))
+        here = (case.images, *compared[1:])
+        results.append(try_case(name, case, seed, flow, example, here))
         gc.collect()
     return ModelResult(
         model=name,
@@ -157,6 +170,7 @@ def try_case(
     seen = least_seen(exported.double(), pruned.inputs[:1], seed)
     return CaseResult(
         case=case.name,
+        sides=case.sides,
         status=judge(case, error, pruned.lively, seen, pruned.plan_seconds),
         relative_error=error,
         to_rounding=pruned.lively.to_rounding,
@@ -188,12 +202,16 @@ class Pruned:
 def prune(name: str, case: Case, seed: int, example: Shape, compared: Shape) -> Pruned:
     """Select, plan, export and mask; the model itself goes before its float64 copies come."""
     lively = make_lively(
-        lambda: make_model(name, seed), lambda model: random_selection(model, case, seed), compared
+        lambda: make_model(name, seed), lambda model: random_selections(model, case, seed), compared
     )
-    model, selection = lively.model, lively.selection
-    plan, plan_seconds = timed(lambda: upscale.plan(model, torch.randn(example), selection))
+    model, selections = lively.model, lively.selections
+    plan, plan_seconds = timed(lambda: upscale.plan(model, torch.randn(example), selections))
     exported, export_seconds = timed(lambda: upscale.export(model, plan))
-    masked = upscale.mask(model, selection)
+    if plan.folds:
+        # What is folded is rounded to the weights' own precision; compare without that.
+        exported = upscale.export(model.double(), plan)
+        model.float()
+    masked = upscale.mask(model, selections)
     return Pruned(
         exported, masked, plan, lively.inputs, lively.measured, plan_seconds, export_seconds
     )
@@ -285,20 +303,29 @@ def accepted(model: nn.Module, shapes: Iterable[Shape]) -> Shape:
     raise SystemExit("the model takes none of " + "; ".join(complaints))
 
 
-def random_selection(model: nn.Module, case: Case, seed: int) -> upscale.Selection:
-    """Every layer drops the case's share of its columns; at least one stays, unless `empty`."""
+def random_selections(model: nn.Module, case: Case, seed: int) -> tuple[upscale.Selection, ...]:
+    """A random selection for each side of a case."""
     generator = random.Random(f"{seed} {case.name}")
+    return tuple(random_selection(model, case, side, generator) for side in case.sides)
+
+
+def random_selection(
+    model: nn.Module, case: Case, side: str, generator: random.Random
+) -> upscale.Selection:
+    """Every layer drops the case's share of its channels; at least one stays, unless `empty`."""
     names = weight_names(model)
     by_weight: dict[str, list[int]] = {}
     for name, layer in layers(model).items():
-        count = columns(layer)
+        axis = column_axis(layer) if side == "input" else 1 - column_axis(layer)
+        count = weight_of(layer).shape[axis]
         staying = max(1, count - round(case.share * count))
         if case.empty and generator.random() < EMPTY_SHARE:
             staying = 0
         by_weight.setdefault(names[name], generator.sample(range(count), staying))
     if case.empty and all(by_weight.values()):
         by_weight[generator.choice(sorted(by_weight))] = []
-    return upscale.Selection(kept={name: by_weight[names[name]] for name in layers(model)})
+    kept = {name: by_weight[names[name]] for name in layers(model)}
+    return upscale.Selection(kept=kept, side=side)
 
 
 def reads_left(flow: ChannelFlow, plan: upscale.Plan) -> int:

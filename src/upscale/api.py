@@ -23,12 +23,13 @@ from upscale.layers import computes_weight, layers, parameter_names, settled, we
 from upscale.outputs import (
     additions,
     free_columns,
+    never_read,
     numbers_met,
     place_masks,
     zeroed_lines,
     zeros_left,
 )
-from upscale.planning import Plan, Pricing, make_plan, split_sums
+from upscale.planning import Plan, Pricing, make_plan, repeat_constants, split_sums
 from upscale.rewrite.graph import rewrite
 from upscale.selecting import Loss, Request, kept_columns, select_channels
 from upscale.selection.amounts import Amount
@@ -39,11 +40,13 @@ from upscale.target import ITEM_BYTES, Target
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a plan is made: the order's method, the target's prices, and whether to widen."""
+    """How a plan is made: the order's method, the target's prices, whether to widen, and how
+    tensors are summed that lack different channels."""
 
     order: str
     pricing: Pricing
-    widen: bool
+    widen: bool = True
+    sums: str = "split"
 
 
 class Options(TypedDict, total=False):
@@ -140,9 +143,10 @@ def select(
         slack=slack,
         within=within,
     )
-    model, _ = reference.released(settled(checked(model)))
+    model, gone = reference.released(settled(checked(model)))
     given = Example.of(example)
-    return select_channels(model, analyse(capture(model, given)), len(given.args) or 1, request)
+    captured = capture(model, given)
+    return select_for(model, given, captured, analyse(captured), request, gone)
 
 
 def mask(
@@ -170,6 +174,7 @@ def plan(
     order: str = "optimal",
     target: Target | None = None,
     widen: bool = True,
+    sums: str = "split",
 ) -> Plan:
     """Decide everything an export will do, as data; nothing is changed yet.
 
@@ -178,6 +183,8 @@ def plan(
     The plan is made for a target, by default for what the example is like. There a layer may
     read or make a few channels more than it keeps, with zero weights, if that is faster; unless
     `widen` is false.
+    `order="none"` and `sums="infill"` are baselines to compare with: channels keep their order;
+    all that is added is first filled up with zeros, at run time, for the channels it lacks.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
@@ -188,7 +195,7 @@ def plan(
     given = Example.of(example)
     captured = capture(model, given)
     selections = _selections(model, reference.zeroed(model) if selection is None else selection)
-    way = Way(order, pricing_for(given, target), widen)
+    way = Way(order, pricing_for(given, target), widen, sums)
     return plan_for(model, given, captured, None, selections, way, gone)
 
 
@@ -223,6 +230,23 @@ def _selections(
     for each in selections:
         reference.check(model, each)
     return selections
+
+
+def select_for(
+    model: nn.Module,
+    example: Example,
+    captured: Captured,
+    flow: ChannelFlow,
+    request: Request,
+    held: Mapping[str, tuple[int, ...]],
+) -> Selection:
+    """Select for a model without output masks of its own; `held` are those it came with."""
+    way = Way("none", pricing_for(example, None), widen=False)
+
+    def planned(selection: Selection) -> Plan:
+        return plan_for(model, example, captured, flow, (selection,), way, held)
+
+    return select_channels(model, flow, len(example.args) or 1, request, planned)
 
 
 def masked_by(model: nn.Module, selections: Sequence[Selection], example: Any) -> nn.Module:
@@ -264,14 +288,16 @@ def plan_for(
     constants = find_constants(captured, flow, _owned(model), masks.zeroed, kept) if gone else {}
     freed = free_columns(model, captured, flow, constants, kept)
     zero = {line: known.zero for line, known in constants.items()}
-    flow, sums = split_sums(flow, additions(captured), zero)
+    flow, split = split_sums(flow, additions(captured), zero, way.sums)
+    firm = {line: known.firm_numbers for line, known in constants.items()}
+    flow, repeats = repeat_constants(flow, firm)
     made = make_plan(
         flow,
         freed.kept,
         way.order,
         pricing=way.pricing,
         windows=kept_columns(model, chosen.windows),
-        sums=sums,
+        sums=split,
         widened=way.widen,
     )
     names = weight_names(model)
@@ -285,14 +311,17 @@ def plan_for(
                 f"{layer} computes its weight anew in every call and nothing here can be pruned "
                 "with it; make its weight permanent first, or leave it out of the selection"
             )
+    masked = (names[layer] for selection in outputs for layer in selection.kept)
     return replace(
         made,
         source=captured,
+        unreached=tuple(sorted({*made.unreached, *never_read(flow, masked)})),
         masks=gone,
         zeros=zeros_left(flow, made, masks),
         zeroed=masks.by_parameter,
         held=masks.held,
         folds=freed.folds,
+        repeats=repeats,
     )
 
 

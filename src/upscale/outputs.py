@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,6 +126,12 @@ def zeros_left(flow: ChannelFlow, plan: Plan, masks: Masks) -> dict[str, tuple[i
         if line.value in run and len(rows) and weight.endswith("weight"):
             left[weight] = tuple(rows.tolist())
     return left
+
+
+def never_read(flow: ChannelFlow, weights: Iterable[str]) -> set[str]:
+    """Those of the weights that nothing in the captured mode reads."""
+    read = {value for step in flow.steps for value in step.reads}
+    return {weight for weight in weights if f"@{weight}" not in read}
 
 
 @dataclass(frozen=True, slots=True)

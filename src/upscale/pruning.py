@@ -22,6 +22,7 @@ from upscale.api import (
     masked_by,
     plan_for,
     pricing_for,
+    select_for,
     target_like,
 )
 from upscale.capture import Captured, Example, capture
@@ -30,7 +31,7 @@ from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
 from upscale.layers import settled
 from upscale.planning import Plan
-from upscale.selecting import Request, select_channels
+from upscale.selecting import Request
 from upscale.selection.amounts import Amount, Latency
 from upscale.selection.masks import Selection
 from upscale.target import Target
@@ -159,7 +160,7 @@ def _draw(
         captured = capture(model, job.example)
         flow = analyse(captured)
         now = replace(request, amount=replace(amount, share=amount.share * step / steps))
-        selection = select_channels(model, flow, len(job.example.args) or 1, now)
+        selection = select_for(model, job.example, captured, flow, now, job.gone)
         if tune is not None:
             model = masked_by(model, (selection,), job.example)
             tune(model, step)

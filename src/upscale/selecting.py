@@ -18,7 +18,7 @@ from upscale.contiguous import keep_contiguous
 from upscale.errors import AmountWarning, SelectionError
 from upscale.flow.domain import ChannelFlow, Pass, Reduce
 from upscale.layers import layers, weight_names, weight_of
-from upscale.planning import make_plan
+from upscale.planning import Plan
 from upscale.segments import carried_classes
 from upscale.selection.amounts import Amount, Reached
 from upscale.selection.choosing import MET, Chooser, Limits, Measure, Scores
@@ -29,6 +29,8 @@ from upscale.selection.masks import AFTER, SIDES, Selection
 from upscale.selection.units import CONSTRAINTS, Units, find_units
 
 Loss = Callable[[Any, Any], Tensor]
+# Shares of parameters and macs, by name.
+Exported = dict[str, float]
 
 CHOICES = {
     "scope": ("local", "global"),
@@ -77,16 +79,22 @@ class Request:
             raise SelectionError(f"ignore is {self.ignore!r}; it must be a list of patterns")
         if self.constraint == "contiguous" and self.side == "output":
             raise SelectionError("the constraint 'contiguous' is of the input side only")
-        if getattr(self.amount, "exported", False) and self.side == "output":
-            raise SelectionError("exported amounts can be asked of the input side only so far")
         if self.within is not None and self.within.side != self.side:
             raise SelectionError("within is a selection of the other side")
 
 
 def select_channels(
-    model: nn.Module, flow: ChannelFlow, inputs: int, request: Request
+    model: nn.Module,
+    flow: ChannelFlow,
+    inputs: int,
+    request: Request,
+    planned: Callable[[Selection], Plan],
 ) -> Selection:
-    """Choose the channels each layer keeps. `inputs` is how many positional inputs it takes."""
+    """Choose the channels each layer keeps.
+
+    `inputs` is how many positional inputs the model takes; `planned` makes a plan for a
+    selection, which tells what an export does without.
+    """
     constraint = "segment" if request.constraint == "segment" else "none"
     units = find_units(
         flow,
@@ -112,12 +120,19 @@ def select_channels(
     limits = replace(limits, held=limits.held | {w for w, n in first.items() if n not in found})
     scores = _scores(found, first, units, request)
     costs = count(flow, _sizes(model))
-    kept = _choose(units, scores, limits, request, flow, costs)
+
+    def exported(kept: Mapping[str, Flags]) -> Exported:
+        chosen = {name: np.flatnonzero(kept[weight]).tolist() for name, weight in own.items()}
+        plan = planned(Selection(kept=chosen, side=request.side, after=request.after))
+        return exported_shares(flow, costs, plan)
+
+    kept = _choose(units, scores, limits, request, costs, exported)
     read: Mapping[str, Flags] = {}
     if request.constraint == "contiguous":
         windowed = keep_contiguous(flow, kept, scores, request.slack)
         kept, read = dict(windowed.kept), windowed.read
-    reached = _reached(flow, costs, kept, {n: len(units.of[w]) for n, w in own.items()}, request)
+    widths = {name: len(units.of[weight]) for name, weight in own.items()}
+    reached = _reached(costs, kept, widths, request, exported)
     if reached.stopped:
         warnings.warn(
             f"asked {request.amount}, reached {reached.share:.2%}: {reached.stopped}",
@@ -138,29 +153,30 @@ def _choose(
     scores: Mapping[str, Scores],
     limits: Limits,
     request: Request,
-    flow: ChannelFlow,
     costs: Costs,
+    exported: Callable[[Mapping[str, Flags]], Exported],
 ) -> dict[str, Flags]:
     chooser = Chooser(units, scores, limits)
     amount = request.amount
     if request.scope == "local" and amount.measure == "channels":
         return chooser.local(amount.share, None)
-    measure = _measure(flow, costs, amount)
+    measure = _measure(costs, amount, exported)
     choose = chooser.local if request.scope == "local" else chooser.globally
     return choose(amount.share, measure)
 
 
-def _measure(flow: ChannelFlow, costs: Costs, amount: Amount) -> Measure:
+def _measure(
+    costs: Costs, amount: Amount, exported: Callable[[Mapping[str, Flags]], Exported]
+) -> Measure:
     if amount.measure == "channels":
         return channels_pruned
     if getattr(amount, "exported", False):
-        return lambda kept: exported_shares(flow, costs, kept)[amount.measure]
+        return lambda kept: exported(kept)[amount.measure]
     return lambda kept: costs.pruned(amount.measure, kept)
 
 
-def exported_shares(flow: ChannelFlow, costs: Costs, kept: Mapping[str, Flags]) -> dict[str, float]:
+def exported_shares(flow: ChannelFlow, costs: Costs, plan: Plan) -> Exported:
     """What an export does without: shares of parameters and macs of all layers."""
-    plan = make_plan(flow, {f"@{n}": np.flatnonzero(own) for n, own in kept.items()}, "none")
     left: dict[str, float] = dict.fromkeys(costs.parameters, 0.0)
     reached = set()
     macs: dict[str, float] = defaultdict(float)
@@ -187,11 +203,11 @@ def exported_shares(flow: ChannelFlow, costs: Costs, kept: Mapping[str, Flags]) 
 
 
 def _reached(
-    flow: ChannelFlow,
     costs: Costs,
     kept: Mapping[str, Flags],
     widths: Mapping[str, int],
     request: Request,
+    exported: Callable[[Mapping[str, Flags]], Exported],
 ) -> Reached:
     found = Reached(
         asked=request.amount,
@@ -201,7 +217,7 @@ def _reached(
         widths=widths,
     )
     if getattr(request.amount, "exported", False):
-        shares = exported_shares(flow, costs, kept)
+        shares = exported(kept)
         found = replace(
             found, exported_parameters=shares["parameters"], exported_macs=shares["macs"]
         )

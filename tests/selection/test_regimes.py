@@ -159,9 +159,12 @@ def test_an_amount_that_cannot_be_met_says_how_far_it_got() -> None:
     assert "layers are at their floor" in found.reached.stopped
 
 
-def test_exported_shares_count_what_the_export_does_without() -> None:
+@pytest.mark.parametrize("after", ["norm", "layer"])
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_exported_shares_count_what_the_export_does_without(side: str, after: str) -> None:
     model = block()
-    found = upscale.select(model, X, amount=Parameters(0.5, exported=True))
+    amount = Parameters(0.5, exported=True)
+    found = upscale.select(model, X, amount=amount, side=side, after=after)
     exported = upscale.export(model, upscale.plan(model, X, found, order="none"))
     left = sum(weight_of(layer).numel() for layer in layers(exported).values())
     total = sum(weight_of(layer).numel() for layer in layers(model).values())

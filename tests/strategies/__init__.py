@@ -6,7 +6,7 @@ something that can be read, pasted and run.
 """
 
 from tests.strategies.draft import INGREDIENTS
-from tests.strategies.drawing import networks
+from tests.strategies.drawing import SIDES, networks
 from tests.strategies.network import (
     ANOTHER_SIZE,
     SIZE,
@@ -19,6 +19,7 @@ from tests.strategies.network import (
 __all__ = [
     "ANOTHER_SIZE",
     "INGREDIENTS",
+    "SIDES",
     "SIZE",
     "Network",
     "build",

@@ -315,12 +315,13 @@ class Draft:
         kept: dict[str, tuple[int, ...]] = {}
         for name, columns in self._columns.items():
             twin = self._same.get(name)
-            chosen = kept.get(twin) if twin else self._mask(columns)
+            chosen = kept.get(twin) if twin else self.mask(columns)
             if chosen is not None:
                 kept[name] = chosen
         return tuple(kept.items())
 
-    def _mask(self, columns: int) -> tuple[int, ...] | None:
+    def mask(self, columns: int) -> tuple[int, ...] | None:
+        """Which of so many channels a layer keeps; `None` if nothing is said of it."""
         moods = ("unnamed", "full", *["subset"] * 8, *["contiguous"] * 3, "single", "empty")
         mood = self.pick(*moods)
         if mood == "unnamed":

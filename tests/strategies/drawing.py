@@ -9,14 +9,16 @@ from hypothesis.strategies import DrawFn
 
 import tests.strategies.ingredients  # noqa: F401  (registers them)
 from tests.strategies.draft import Draft
-from tests.strategies.network import SIZE, Network, build, outputs
+from tests.strategies.network import SIZE, Masks, Network, build, outputs
+from upscale.layers import column_axis, layers, weight_of
 
 MOST_OPS = 12
+SIDES = ("input", "output", "both")
 
 
 @st.composite
-def networks(draw: DrawFn) -> Network:
-    """Any network of a few ingredients, and masks for its layers."""
+def networks(draw: DrawFn, sides: tuple[str, ...] = ("input",)) -> Network:
+    """Any network of a few ingredients, and masks for its layers on one of the sides given."""
     draft = Draft(draw)
     draft.begin()
     # A choice to go on before each ingredient lets any one of them shrink away by itself.
@@ -34,7 +36,27 @@ def networks(draw: DrawFn) -> Network:
         kept=draft.masks(),
         order=draft.pick("none", "optimal", "mrap"),
     )
-    return network if ".view(" not in network.source or runs(network) else reshaped(network)
+    if ".view(" in network.source and not runs(network):
+        network = reshaped(network)
+    side = draft.pick(*sides)
+    if side == "input":
+        return network
+    network = replace(network, made=output_masks(draft, network), after=draft.pick("norm", "layer"))
+    return network if side == "both" else replace(network, kept=None)
+
+
+def output_masks(draft: Draft, network: Network) -> Masks:
+    """Which outputs each layer keeps; layers that share a weight keep the same."""
+    by_weight: dict[int, tuple[int, ...] | None] = {}
+    made = {}
+    for name, layer in layers(build(network)).items():
+        weight = weight_of(layer)
+        if id(weight) not in by_weight:
+            by_weight[id(weight)] = draft.mask(weight.shape[1 - column_axis(layer)])
+        chosen = by_weight[id(weight)]
+        if chosen is not None:
+            made[name] = chosen
+    return tuple(made.items())
 
 
 def runs(network: Network) -> bool:

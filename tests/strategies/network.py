@@ -17,6 +17,9 @@ SIZE = 8  # pixels of an input; a level halves them, and there are two levels be
 ANOTHER_SIZE = 12
 
 
+Masks = tuple[tuple[str, tuple[int, ...]], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """One ingredient: what it adds to `__init__`, and to `forward`."""
@@ -45,7 +48,8 @@ class Input:
 class Network:
     """A network, its example and what each layer keeps. Its text is a program.
 
-    `fixed` says that its layers fit one image size only.
+    `fixed` says that its layers fit one image size only; `kept` are columns of weights, `made`
+    rows. A side without masks is `None`.
     """
 
     inputs: tuple[Input, ...]
@@ -55,8 +59,10 @@ class Network:
     batch: int
     by_keyword: bool
     fixed: bool
-    kept: tuple[tuple[str, tuple[int, ...]], ...]
+    kept: Masks | None
     order: str
+    made: Masks | None = None
+    after: str = "norm"
 
     @property
     def source(self) -> str:
@@ -87,7 +93,7 @@ class Network:
             for name, shape in tensors.items()
         )
         example = f"{{{inputs}}}" if self.by_keyword else f"({inputs},)"
-        kept = {layer: list(columns) for layer, columns in self.kept}
+        selections = ", ".join(map(_code, self.selections))
         return "\n".join(
             (
                 "",
@@ -95,8 +101,8 @@ class Network:
                 "",
                 f"model = told_apart(Net()).to(torch.{self.dtype})",
                 f"example = {example}",
-                f"selection = upscale.Selection(kept={kept})",
-                f"plan = upscale.plan(model, example, selection, order={self.order!r})",
+                f"selections = [{selections}]",
+                f"plan = upscale.plan(model, example, selections, order={self.order!r})",
             )
         )
 
@@ -105,9 +111,15 @@ class Network:
         printer.text(repr(self))
 
     @property
-    def selection(self) -> upscale.Selection:
-        """What each layer keeps."""
-        return upscale.Selection(kept=dict(self.kept))
+    def selections(self) -> list[upscale.Selection]:
+        """What each layer keeps, on each side that has masks."""
+        found = []
+        if self.kept is not None:
+            found.append(upscale.Selection(kept=dict(self.kept)))
+        if self.made is not None:
+            outputs = upscale.Selection(kept=dict(self.made), side="output", after=self.after)
+            found.append(outputs)
+        return found
 
     def example(self, batch: int, size: int, seed: int = 0) -> Any:
         """An input of the network, in the way it wants to be called."""
@@ -118,6 +130,12 @@ class Network:
             for given in self.inputs
         }
         return tensors if self.by_keyword else tuple(tensors.values())
+
+
+def _code(selection: upscale.Selection) -> str:
+    kept = {layer: list(own) for layer, own in selection.kept.items()}
+    outputs = f", side='output', after={selection.after!r}" * (selection.side == "output")
+    return f"upscale.Selection(kept={kept}{outputs})"
 
 
 def build(network: Network) -> nn.Module:

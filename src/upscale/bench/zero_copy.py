@@ -45,8 +45,8 @@ def wrong_numbers_plan(plan: Plan) -> Plan:
     """The plan with a slice of the same length wherever an edge would gather or copy by runs.
 
     A concatenation stays one, since no order of channels saves it, but takes one slice of each
-    of its values. So does an edge that takes some channels several times: the unpruned model
-    copies there too.
+    of its values. So does an edge that takes some channels several times, where the unpruned
+    model copies too, or that fills in zeros.
     """
     source = plan.source
     if isinstance(source, Captured):
@@ -90,6 +90,6 @@ def _slices(pieces: list[Piece]) -> Iterator[Piece]:
 
 def _span(pieces: list[Piece]) -> tuple[int, int]:
     """The first place that any of the pieces takes, and the one after the last."""
-    starts = [min(p.indices) if p.indices is not None else p.start for p in pieces]
+    starts = [max(0, min(p.indices)) if p.indices is not None else p.start for p in pieces]
     stops = [max(p.indices) + 1 if p.indices is not None else p.start + p.length for p in pieces]
     return min(starts), max(stops)

@@ -50,6 +50,11 @@ class Known:
         zero: Flags = self.firm & (self.numbers == 0)
         return zero
 
+    @property
+    def firm_numbers(self) -> Numbers:
+        """The numbers that hold whatever the parameters; NaN for all others."""
+        return np.where(self.firm, self.numbers, np.nan)
+
     def only(self, where: Flags) -> Known:
         """What is known at some positions alone."""
         return Known(np.where(where, self.numbers, np.nan), self.firm & where)

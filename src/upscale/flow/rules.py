@@ -308,7 +308,7 @@ def pixel_shuffle(call: Call, walk: Walk) -> None:
 
 MOVEMENTS = """
     cat concat stack split split_with_sizes chunk tensor_split narrow slice select unbind
-    index_select roll flip view reshape _unsafe_view view_as flatten unflatten permute transpose
+    index_select roll flip view reshape _unsafe_view flatten unflatten permute transpose
     movedim swapaxes swapdims t squeeze unsqueeze repeat tile pixel_unshuffle
     channel_shuffle native_channel_shuffle
 """.split()
@@ -330,6 +330,8 @@ def expand(call: Call, walk: Walk) -> None:
 @rule(*MOVEMENTS)
 def movement(call: Call, walk: Walk) -> None:
     """Data only moves: the operation itself, run on channel numbers, tells where to."""
+    if call.argument("dtype") is not None:
+        raise Declined("it reads the bits of another type")
     walk.moves(call)
 
 

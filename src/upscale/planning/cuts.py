@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from upscale.channels import Positions
 from upscale.flow.domain import (
     GRID,
@@ -85,8 +87,11 @@ def _made(
     if isinstance(relation, Select):
         own = classes.fresh(len(relation.operand))
         for index, line in enumerate(relation.reads):
-            mine = relation.operand == index
-            if line in known:
+            mine = np.flatnonzero(relation.operand == index)
+            if line in known and relation.out in flow.classes:
+                # A channel that is read for others with the same number is none of theirs.
+                there = flow.classes[line][relation.position[mine]]
+                mine = mine[flow.classes[relation.out][mine] == there]
                 own[mine] = known[line][relation.position[mine]]
         return own
     if isinstance(relation, Reduce) and relation.channelwise and relation.read in known:

@@ -161,6 +161,7 @@ def _weighed(
         for relation in step.relations:
             if isinstance(relation, Select):
                 seen_through.look_through(relation)
+    anew = frozenset(_put_together(flow, seen_through))
     for want in wants:
         if not want.executed or not len(want.positions):
             continue
@@ -173,7 +174,20 @@ def _weighed(
         for number, root in enumerate(found.roots):
             channels = _channels(flow, root, found.position[found.root == number], carried)
             if len(channels):
-                yield channels, weight, len(found.roots) > 1
+                yield channels, weight, len(found.roots) > 1 or root in anew
+
+
+def _put_together(flow: ChannelFlow, seen_through: Layouts) -> Iterator[Line]:
+    """Lines that lie as the tensors lie which a sum of parts was put together from: no order of
+    channels makes a part of them contiguous."""
+    for step in flow.steps:
+        for relation in step.relations if step.executed else ():
+            if isinstance(relation, Pass):
+                tracked = [line for line in relation.reads if line in flow.classes]
+                if len(tracked) == 1 and not seen_through.joins(tracked[0]):
+                    found = seen_through.find(tracked[0], np.arange(flow.size(tracked[0])))
+                    if len(found.roots) > 1:
+                        yield relation.out
 
 
 def _channels(

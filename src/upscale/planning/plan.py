@@ -13,8 +13,9 @@ from upscale.planning.sums import Sum
 class Piece:
     """Part of what an edge reads: a slice of one value, or a gather from it.
 
-    A piece of zeros takes from its value only the shape; a whole piece is all of it. A gather
-    of `rows` treats the value as a matrix, which is faster where channels lie side by side.
+    A gather has zeros where an index is -1; one of `rows` treats the value as a matrix, which is
+    faster where channels lie side by side. A piece of zeros takes from its value only the shape;
+    a whole piece is all of it.
     """
 
     value: str
@@ -24,6 +25,11 @@ class Piece:
     zeros: bool = False
     whole: bool = False
     rows: bool = False
+
+    @property
+    def fills(self) -> bool:
+        """Whether a gather puts zeros between the channels it copies."""
+        return self.indices is not None and -1 in self.indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +70,15 @@ class Edge:
 
     @property
     def kind(self) -> str:
-        """`slice` (free), `gather`, `runs` of one value, or `concat` of what was joined."""
+        """`slice` (free), `gather`, `infill` (a gather with zeros between), `runs` of one value,
+        or `concat` of what was joined."""
         if self.pieces[0].zeros:
             return "concat"
         if len(self.pieces) > 1:
             return "concat" if self.joined else "runs"
-        return "slice" if self.pieces[0].indices is None else "gather"
+        if self.pieces[0].indices is None:
+            return "slice"
+        return "infill" if self.pieces[0].fills else "gather"
 
     @property
     def copied_bytes(self) -> int:
@@ -113,7 +122,8 @@ class Plan:
     are zero after modules, `zeroed` the indices along an axis at which parameters are zero for
     that, `held` the channels that are made zero at run time, `zeros` the rows of weights that
     make nothing but zeros and cannot leave, `folds` the columns that went because they always
-    meet one number, `sums` the additions of parts of their operands.
+    meet one number, `repeats` for each position of a value the one read instead, where several
+    always hold the same number, `sums` the additions of parts of their operands.
     `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would;
     `estimated_us` is how long the layers, elementwise operations and copies should take.
     `source` is the capture the plan was made from.
@@ -142,6 +152,7 @@ class Plan:
     zeros: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     folds: Mapping[str, Folding] = field(default_factory=dict)
+    repeats: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sums: Mapping[str, Sum] = field(default_factory=dict)
     source: object = field(default=None, repr=False, compare=False)
 
@@ -152,7 +163,8 @@ class Plan:
             f"plan: order {self.order}, {self.copies} copies, {self.copied_bytes:,} bytes copied "
             f"(bound on the order's cost: {self.lower_bound:,.0f})",
             f"edges: {kinds.count('slice')} slices, {kinds.count('runs')} by runs, "
-            f"{kinds.count('gather')} gathers, {kinds.count('concat')} concatenations",
+            f"{kinds.count('gather')} gathers, {kinds.count('infill')} infills, "
+            f"{kinds.count('concat')} concatenations",
         ]
         copying = [edge for edge in everything if edge.copied_bytes]
         if copying:

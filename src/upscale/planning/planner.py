@@ -25,7 +25,7 @@ from upscale.flow.domain import (
     Step,
 )
 from upscale.planning.families import Orders, Want
-from upscale.planning.layouts import Layouts, rooted
+from upscale.planning.layouts import Found, Layouts, rooted
 from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
 from upscale.planning.pricing import Part, Pricing
 from upscale.segments import (
@@ -34,6 +34,9 @@ from upscale.segments import (
     groups_kept,
     tied_lines,
 )
+
+# Beyond so many stretches of zeros between a value's channels both are gathered.
+MOST_ZEROS = 8
 
 
 class Planner:
@@ -308,10 +311,30 @@ class Planner:
     def _edge(self, node: str, line: Line, wanted: Positions) -> Edge:
         found = self.layouts.find(line, wanted)
         joined = self.layouts.joins(line)
+        pieces = self._put_together(line, found, joined=joined)
+        weight = self._flow.nbytes[line.value] // max(1, self._flow.size(line))
+        axis, spread = line.axis, None
+        if line.axis == GRID:
+            axis = next(root.axis for root in found.roots if root is not None)
+            spread = _spread(self._flow.grids[line], axis, len(wanted))
+        return Edge(node, line.value, axis, tuple(pieces), weight, spread, joined)
+
+    def _put_together(self, line: Line, found: Found, *, joined: bool) -> list[Piece]:
+        """The pieces of what was found, in order."""
+        breaks = np.flatnonzero(np.diff(found.root)) + 1
+        filled = [root for root in found.roots if root is not None]
+        most = 1 if self._order == "none" else MOST_ZEROS
+        if not joined and len(filled) == 1 < len(found.roots) and len(breaks) > most:
+            mine = found.root == found.roots.index(filled[0])
+            places = np.full(len(mine), -1)
+            places[mine] = self.layouts.place(filled[0], found.position[mine])
+            self.price += self._pricing.fetch(
+                self._flow, [Part(filled[0], len(places), len(breaks))], joined=False
+            )
+            return [self._gathered(filled[0], places)]
         pieces: list[Piece] = []
         parts: list[Part] = []
-        breaks = np.flatnonzero(np.diff(found.root)) + 1
-        for part in np.split(np.arange(len(wanted)), breaks):
+        for part in np.split(np.arange(len(found.root)), breaks):
             root = found.roots[int(found.root[part[0]])]
             if root is None:
                 pieces.append(Piece(self._anchor(line), 0, len(part), zeros=True))
@@ -319,13 +342,13 @@ class Planner:
                 places = self.layouts.place(root, found.position[part])
                 pieces += self._pieces(root, places, joined=joined)
                 parts.append(Part(root, len(places), len(runs(places))))
-        self.price += self._pricing.fetch(self._flow, parts, joined=joined)
-        weight = self._flow.nbytes[line.value] // max(1, self._flow.size(line))
-        axis, spread = line.axis, None
-        if line.axis == GRID:
-            axis = next(root.axis for root in found.roots if root is not None)
-            spread = _spread(self._flow.grids[line], axis, len(wanted))
-        return Edge(node, line.value, axis, tuple(pieces), weight, spread, joined)
+        if parts:
+            self.price += self._pricing.fetch(self._flow, parts, joined=joined)
+        return pieces
+
+    def _gathered(self, root: Line, places: Positions) -> Piece:
+        by_rows = self._order != "none" and self._pricing.gathers_rows(self._flow, root)
+        return Piece(root.value, 0, len(places), tuple(places.tolist()), rows=by_rows)
 
     def _ask(self, step: Step) -> None:
         for value in step.reads:
@@ -355,9 +378,7 @@ class Planner:
         else:
             gathers = self._pricing.pays_to_gather(self._flow, part, joined=joined)
         if gathers:
-            by_rows = self._order != "none" and self._pricing.gathers_rows(self._flow, root)
-            indices = tuple(places.tolist())
-            return [Piece(root.value, 0, len(places), indices, rows=by_rows)]
+            return [self._gathered(root, places)]
         return [
             Piece(root.value, start, length, whole=length == size) for start, length in stretches
         ]

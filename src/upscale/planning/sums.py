@@ -1,4 +1,5 @@
-"""Sums of tensors that lack different channels: only what both have is added."""
+"""Sums of tensors that lack different channels: only what both have is added, or zeros are filled
+in first."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from upscale.channels import Flags, Positions
+from upscale.errors import PlanError
 from upscale.flow.domain import ChannelFlow, Line, Pass, Select, Step
+
+SUMS = ("split", "infill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,50 +20,80 @@ class Sum:
     """An addition of parts of its operands: their names, in order, and that of what it makes.
 
     There are none if the operands share no channel; then nothing is added. `whole` is the step
-    that puts the sum and the channels of one operand alone together, `lacking` the positions at
-    which each operand is zero.
+    that puts the sum and the channels of one operand alone together; it is `None` where the
+    parts are `infilled`, that is as wide as the sum, with zeros for what an operand lacks.
+    `lacking` are the positions at which each operand is zero.
     """
 
     parts: tuple[str, ...]
     made: str
-    whole: str
+    whole: str | None
     lacking: tuple[tuple[int, ...], tuple[int, ...]]
+
+    @property
+    def infilled(self) -> bool:
+        """Whether zeros are filled in at run time."""
+        return self.whole is None
 
 
 def split_sums(
-    flow: ChannelFlow, nodes: Set[str], zero: Mapping[Line, Flags]
+    flow: ChannelFlow, nodes: Set[str], zero: Mapping[Line, Flags], way: str
 ) -> tuple[ChannelFlow, dict[str, Sum]]:
-    """The flow with additions split where one operand is zero: there the other is the sum.
+    """The flow with additions rewritten where an operand is zero: there the other is the sum.
 
-    `nodes` are plain additions of two tensors; `zero` tells where lines are zero. What both
-    operands have is added; the result is a selection from that and from the operands, so its
-    readers fetch what they want from where it lies.
+    `nodes` are plain additions of two tensors; `zero` tells where lines are zero. In the way of
+    `"split"`, what both operands have is added; the result is a selection from that and from the
+    operands, so its readers fetch what they want from where it lies. Where one operand has all
+    that the other has, putting the sum together would copy as much as filling in zeros for what
+    the other lacks, and the parts might have to be gathered too: so that is done there, and
+    everywhere in the way of `"infill"`.
     """
+    if way not in SUMS:
+        raise PlanError(f"sums is {way!r}; it must be one of {', '.join(SUMS)}")
+    lacking = {
+        step.node: found
+        for step in flow.steps
+        if step.node in nodes and (found := _lacking(flow, step, zero)) is not None
+    }
+    infilled = {
+        node
+        for node, (one, other) in lacking.items()
+        if way == "infill" or not (one & ~other).any() or not (other & ~one).any()
+    }
+    return _rewritten(flow, lacking, infilled)
+
+
+def split_again(flow: ChannelFlow, sums: Mapping[str, Sum]) -> ChannelFlow:
+    """The flow with the additions rewritten as a plan has rewritten them."""
+    lacking = {}
+    for step in flow.steps:
+        if step.node in sums:
+            (relation,) = step.relations
+            assert isinstance(relation, Pass)
+            size = flow.size(relation.out)
+            one, other = (np.isin(np.arange(size), own) for own in sums[step.node].lacking)
+            lacking[step.node] = (one, other)
+    infilled = {node for node, each in sums.items() if each.infilled}
+    return _rewritten(flow, lacking, infilled)[0]
+
+
+def _rewritten(
+    flow: ChannelFlow, lacking: Mapping[str, tuple[Flags, Flags]], infilled: Set[str]
+) -> tuple[ChannelFlow, dict[str, Sum]]:
+    """The flow with the given additions split, or infilled, for what their operands lack."""
+    if not lacking:
+        return flow, {}
     steps: list[Step] = []
     sums: dict[str, Sum] = {}
     grown = _Grown(flow)
     for step in flow.steps:
-        lacking = _lacking(flow, step, zero) if step.node in nodes else None
-        if lacking is None:
+        if step.node not in lacking:
             steps.append(step)
         else:
-            split, sums[step.node] = grown.split(step, *lacking)
-            steps += split
-    if not sums:
-        return flow, {}
+            rewrite = grown.infill if step.node in infilled else grown.split
+            made, sums[step.node] = rewrite(step, *lacking[step.node])
+            steps += made
     return grown.flow(tuple(steps)), sums
-
-
-def split_again(flow: ChannelFlow, sums: Mapping[str, Sum]) -> ChannelFlow:
-    """The flow with the additions split that a plan has split."""
-    zero: dict[Line, Flags] = {}
-    for step in flow.steps:
-        for relation in step.relations if step.node in sums else ():
-            if isinstance(relation, Pass):
-                for line, lacking in zip(relation.reads, sums[step.node].lacking, strict=True):
-                    zero[line] = np.zeros(flow.size(line), dtype=bool)
-                    zero[line][list(lacking)] = True
-    return split_sums(flow, sums.keys(), zero)[0]
 
 
 def _where(flags: Flags) -> tuple[int, ...]:
@@ -116,10 +150,11 @@ class _Grown:
             for part, line in zip(parts, operands, strict=True)
         )
         values, names = step.reads, tuple(part.value for part in parts)
+        putting = f"{step.node}~whole"
         described = Sum(
             names if len(shared) else (),
             made.value,
-            f"{step.node}~whole",
+            putting,
             (_where(one), _where(other)),
         )
         adding = [
@@ -129,8 +164,26 @@ class _Grown:
         reads = (*operands, made) if len(shared) else operands
         whole = Select(relation.out, reads, operand, position)
         values = tuple(line.value for line in reads)
-        putting = Step(described.whole, values, step.makes, (whole,), executed=False)
-        return [*(adding if len(shared) else ()), putting], described
+        last = Step(putting, values, step.makes, (whole,), executed=False)
+        return [*(adding if len(shared) else ()), last], described
+
+    def infill(self, step: Step, one: Flags, other: Flags) -> tuple[list[Step], Sum]:
+        """The steps that replace a sum by one of operands with zeros where the flags say."""
+        (relation,) = step.relations
+        assert isinstance(relation, Pass)
+        everything = np.arange(len(one))
+        parts, filling = [], []
+        for line, lacks in zip(relation.reads, (one, other), strict=True):
+            part = self._part(line, f"{line.value}~{step.node}", everything)
+            where = np.where(lacks, -1, everything)
+            filling.append(Select(part, (line,), np.where(lacks, -1, 0), where))
+            parts.append(part)
+        names = tuple(part.value for part in parts)
+        described = Sum(names, step.makes[0], None, (_where(one), _where(other)))
+        return [
+            Step(f"{step.node}~parts", step.reads, names, tuple(filling), executed=False),
+            replace(step, reads=names, relations=(Pass(relation.out, tuple(parts)),)),
+        ], described
 
     def _part(self, line: Line, name: str, positions: Positions) -> Line:
         """A new value that has some positions of a line."""

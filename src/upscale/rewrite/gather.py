@@ -1,9 +1,10 @@
-"""Gathers: the channels at given places, copied in order."""
+"""Gathers: the channels at given places, copied in order, with zeros between them or without."""
 
 # No deferred annotations here: torch.jit.script reads the real ones.
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class Gather(nn.Module):
@@ -25,6 +26,10 @@ class Gather(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Copy the channels out of a tensor."""
+        return self.taken(x)
+
+    def taken(self, x: Tensor) -> Tensor:
+        """The channels, as a tensor of their own."""
         if not self.rows:
             return torch.index_select(x, self.axis, self.indices)
         rows = x.movedim(self.axis, -1)
@@ -35,3 +40,23 @@ class Gather(nn.Module):
     def extra_repr(self) -> str:
         """What the module's print says of it."""
         return f"axis={self.axis}, channels={len(self.indices)}, rows={self.rows}"
+
+
+class Infill(Gather):
+    """The channels at given places, and zeros where the place is -1."""
+
+    def __init__(
+        self,
+        axis: int,
+        indices: tuple[int, ...],
+        device: torch.device,
+        *,
+        axes: int,
+        rows: bool = False,
+    ) -> None:
+        super().__init__(axis, tuple(index + 1 for index in indices), device, rows=rows)
+        self.pad = [0] * (2 * (axes - 1 - axis)) + [1, 0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Put a channel of zeros before a tensor's own, and copy out of both."""
+        return self.taken(F.pad(x, self.pad))

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from upscale.capture import Captured
+from upscale.capture import Captured, Observed
 from upscale.capture.questions import (
     asks_property,
     asks_rank,
@@ -18,12 +18,14 @@ from upscale.capture.questions import (
     axis_asked,
     size_arguments,
 )
-from upscale.planning import Edge, Piece, Plan, Spread, Sum
-from upscale.rewrite.gather import Gather
+from upscale.planning import Edge, Piece, Plan, Spread, Sum, computed_once
+from upscale.rewrite.gather import Gather, Infill
 from upscale.rewrite.weights import Cutter
 
 # Where functional convolutions take their number of groups.
 GROUPS_ARGUMENT = 6
+# What needs memory to lie as it did, and what does the same wherever it lies.
+VIEWS: dict[Any, str] = {"view": "reshape", "view_as": "reshape_as"}
 
 
 def rewrite(
@@ -62,9 +64,9 @@ class _Writer:
         self._written: list[fx.Node] = []
         self._writers: list[tuple[fx.Node, list[fx.Node]]] = []
         self._joins = {edge.node: edge for edge in plan.joins}
-        self._summed = {
-            each.made: captured.observed[node].result for node, each in plan.sums.items()
-        }
+        # What the model has no value of, by what has as many axes.
+        self._like = {each.made: captured.observed[node].result for node, each in plan.sums.items()}
+        self._like |= {computed_once(value): value for value in plan.repeats}
         for edge in plan.edges:
             self._edges.setdefault((edge.node, edge.value), []).append(edge)
 
@@ -123,7 +125,7 @@ class _Writer:
         self._views.add(new)
 
     def _visit_sum(self, node: fx.Node, described: Sum) -> None:
-        """Add the parts that both operands have; put the rest beside it, if that pays."""
+        """Add the parts of the operands; put the rest beside them, if that pays."""
         if described.parts and node.name not in self._plan.gone:
             parts = tuple(self._read(node.name, part) for part in described.parts)
             added = self._graph.create_node("call_function", torch.add, parts, name=node.name)
@@ -161,14 +163,13 @@ class _Writer:
             args, kwargs = _with_groups(args, kwargs, self._plan.groups[node.name])
         if node.name in self._plan.sizes:
             args = _with_sizes(node, args, self._plan.sizes[node.name])
-        target = node.target
-        if self._plan.masks and node.op == "call_method" and (target, kwargs) == ("view", {}):
-            # What was a sum or a concatenation may be a slice now, which has no such view.
-            target = "view" if isinstance(args[1], torch.dtype) else "reshape"
+        target, observed = node.target, self._captured.observed[node.name]
+        if node.op == "call_method" and target in VIEWS and not _reads_bits(observed):
+            # What was written anew may be a slice now, which has no such view.
+            target, args, kwargs = VIEWS[target], (*args, *kwargs.values()), {}
         new = self._graph.create_node(
             node.op, target, args, kwargs, name=node.name, type_expr=_type_of(node)
         )
-        observed = self._captured.observed[node.name]
         if (observed.is_view and not observed.writes) or node.op == "placeholder":
             self._views.add(new)
         self._bind(node, new, observed.result)
@@ -181,6 +182,8 @@ class _Writer:
 
         def bind(structure: Any, path: tuple[Any, ...]) -> None:
             if isinstance(structure, str):
+                if structure in self._plan.repeats:
+                    structure = computed_once(structure)
                 self._values[structure] = _once(lambda: self._item(new, path))
             elif isinstance(structure, dict):
                 for key, inner in structure.items():
@@ -242,23 +245,36 @@ class _Writer:
         return grid
 
     def _take(self, source: fx.Node | None, axis: int, pieces: tuple[Piece, ...]) -> fx.Node:
-        parts = [
-            self._piece(source if source is not None else self._values[piece.value](), axis, piece)
-            for piece in pieces
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return self._graph.call_function(torch.cat, (parts, axis))
+        def part(piece: Piece) -> fx.Node:
+            return self._piece(source or self._values[piece.value](), axis, piece)
+
+        if len(pieces) == 1:
+            return part(pieces[0])
+        first, last = pieces[0], pieces[-1]
+        if len(pieces) == 2 and first.zeros != last.zeros:
+            if last.zeros:
+                return self._pad(part(first), axis, first.value, 0, last.length)
+            return self._pad(part(last), axis, last.value, first.length, 0)
+        return self._graph.call_function(torch.cat, ([part(piece) for piece in pieces], axis))
+
+    def _pad(self, source: fx.Node, axis: int, value: str, before: int, after: int) -> fx.Node:
+        """A value, or a part of it, with channels of zeros before and after."""
+        pad = [0] * (2 * (self._axes(value) - 1 - axis)) + [before, after]
+        return self._graph.call_function(nn.functional.pad, (source, pad))
 
     def _piece(self, source: fx.Node, axis: int, piece: Piece) -> fx.Node:
         if piece.zeros:
             none = self._graph.call_function(torch.narrow, (source, axis, 0, 0))
-            rank = len(self._captured.values[self._summed.get(piece.value, piece.value)].shape)
-            pad = [0] * (2 * (rank - 1 - axis)) + [0, piece.length]
-            return self._graph.call_function(nn.functional.pad, (none, pad))
+            return self._pad(none, axis, piece.value, 0, piece.length)
         if piece.indices is not None:
             path = f"gathers.{sum(name.startswith('gathers.') for name in self._held)}"
-            self._held[path] = Gather(axis, piece.indices, self._device, rows=piece.rows)
+            if piece.fills:
+                axes = self._axes(piece.value)
+                self._held[path] = Infill(
+                    axis, piece.indices, self._device, axes=axes, rows=piece.rows
+                )
+            else:
+                self._held[path] = Gather(axis, piece.indices, self._device, rows=piece.rows)
             return self._graph.call_module(path, (source,))
         if piece.whole:
             return source
@@ -267,6 +283,10 @@ class _Writer:
             self._slices[key] = self._graph.call_function(torch.narrow, key)
             self._views.add(self._slices[key])
         return self._slices[key]
+
+    def _axes(self, value: str) -> int:
+        """How many axes a value has; a part of one has as many as the whole."""
+        return len(self._captured.values[self._like.get(value, value)].shape)
 
     # Shapes.
 
@@ -314,6 +334,11 @@ class _Writer:
             for user in node.users
             if user is not writer
         )
+
+
+def _reads_bits(observed: Observed) -> bool:
+    """Whether a view takes a tensor's bits for those of another type."""
+    return any(call.argument("dtype") is not None for call in observed.calls)
 
 
 def _with_groups(
