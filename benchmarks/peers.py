@@ -1,7 +1,10 @@
-"""Ours beside the peers': `python benchmarks/peers.py --export-only [--env DIR] [--json PATH]`.
+"""Ours beside the peers': `python benchmarks/peers.py [MODEL ...] [--export-only] [--json PATH]`.
 
-Seconds that an export takes on one core: this project, apple's ml-upscale (`apple-upscale`, the
+What an export takes and gives on one core: this project, apple's ml-upscale (`apple-upscale`, the
 paper's own code) and Torch-Pruning, each in a process of its own, turn by turn for every model.
+Unless `--export-only`, each also saves its result, traced by TorchScript; the saved files and the
+unpruned model then race in one process, NCHW and channels-last. `error` is how far an export's
+output is from the masked model's, relative (Torch-Pruning has no masks to compare with).
 
 - ours and ml-upscale get the same masks: every convolution that is neither depthwise nor first
   in the model drops 25% of its input channels, at random. Timed: from the model and the masks to
@@ -24,13 +27,16 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 import venv
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -104,8 +110,8 @@ SYSTEMS: dict[str, Callable[[Any, Any, Masks], Any]] = {
 }
 
 
-def work(system: str, name: str, runs: int) -> Row:
-    """Time one system on one model; called in that system's environment."""
+def work(system: str, name: str, runs: int, directory: Path | None) -> Row:
+    """Time one system on one model, and save what it gives; called in its own environment."""
     import torch
 
     torch.set_num_threads(1)
@@ -116,23 +122,76 @@ def work(system: str, name: str, runs: int) -> Row:
     model = models.get_model(name, weights=None).eval()
     dropped = random_masks(model)
     example = torch.randn(1, 3, SIZE, SIZE)
-    seconds, working, left = [], [], 0
+    seconds, working, left, error = [], [], 0, None
     for _ in range(1 + runs):
         mine = copy.deepcopy(model)
         start, started = time.perf_counter(), time.process_time()
         exported = SYSTEMS[system](mine, example, dropped)
         seconds.append(time.perf_counter() - start)
         working.append(time.process_time() - started)
-        with torch.no_grad():
-            exported(example)
         left = sum(parameter.numel() for parameter in exported.parameters())
+        with torch.no_grad():
+            output = exported(example)
+            if system != "Torch-Pruning":
+                masked = copy.deepcopy(model)
+                for layer, indices in dropped.items():
+                    masked.get_submodule(layer).weight[:, indices] = 0
+                expected = masked(example)
+                error = float((output - expected).abs().max() / expected.abs().max())
+    if directory is not None:
+        save(exported, example, directory / f"{name}-{system}")
+        save(model, example, directory / f"{name}-unpruned")
+        if system == "ours":
+            last = example.contiguous(memory_format=torch.channels_last)
+            save(export_ours(copy.deepcopy(model), last, dropped), last, directory / f"{name}-ours")
     return {
+        "error": error,
         "first s": seconds[0],
         "seconds": median(seconds[1:] or seconds),
         "cpu s": median(working[1:] or working),
         "runs": seconds,
         "parameters left": left / sum(parameter.numel() for parameter in model.parameters()),
     }
+
+
+def save(model: Any, example: Any, path: Path) -> None:
+    """Trace a model and write it; for both formats, if the example is as torch lays it out."""
+    import torch
+
+    last = example.contiguous(memory_format=torch.channels_last)
+    given = (
+        {"NCHW": example, "channels-last": last}
+        if example.is_contiguous()
+        else {"channels-last": last}
+    )
+    for memory, x in given.items():
+        with torch.inference_mode():
+            own = copy.deepcopy(model).eval()
+            if memory == "channels-last":
+                own = own.to(memory_format=torch.channels_last)
+            torch.jit.trace(own, x, check_trace=False).save(f"{path}-{memory}.pt")
+
+
+def race_files(name: str, directory: Path, runs: int) -> Row:
+    """What the saved models of one name take, each against the unpruned one in one loop."""
+    import torch
+
+    from upscale.timing import race
+
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    found: Row = {}
+    for memory in ("NCHW", "channels-last"):
+        form = torch.channels_last if memory == "channels-last" else torch.contiguous_format
+        x = torch.randn(1, 3, SIZE, SIZE).contiguous(memory_format=form)
+        models = {}
+        for system in ("unpruned", *SYSTEMS):
+            path = directory / f"{name}-{system}-{memory}.pt"
+            if path.exists():
+                models[system] = torch.jit.load(str(path))
+        taken = race({s: partial(model, x) for s, model in models.items()}, runs=runs)
+        found[memory] = {s: own.median_ms / taken["unpruned"].median_ms for s, own in taken.items()}
+    return found
 
 
 def random_masks(model: Any) -> Masks:
@@ -189,9 +248,13 @@ def make_environment(directory: Path) -> Path:
     return python
 
 
-def run(system: str, name: str, arguments: argparse.Namespace, python: Path) -> Row:
+def run(
+    system: str, name: str, arguments: argparse.Namespace, python: Path, directory: Path | None
+) -> Row:
     """The row of one system and model; a failure is a row too."""
     command = [str(python), __file__, "--worker", system, name, "--runs", str(arguments.runs)]
+    if directory is not None:
+        command += ["--save", str(directory)]
     row: Row = {"model": name, "system": system}
     try:
         done = subprocess.run(
@@ -214,7 +277,7 @@ def show(rows: list[Row]) -> None:
     """Print a line for every model and system."""
     ours = {row["model"]: row.get("seconds") for row in rows if row["system"] == "ours"}
     head = f"{'model':20} {'system':14} {'seconds':>8} {'cpu':>8} {'first':>8} {'÷ ours':>7}"
-    print(f"{head} {'parameters left':>16}")
+    print(f"{head} {'parameters left':>16} {'error':>8} {'NCHW':>6} {'channels-last':>14}")
     for row in rows:
         start = f"{row['model']:20} {row['system']:14}"
         if "failed" in row:
@@ -224,17 +287,42 @@ def show(rows: list[Row]) -> None:
         ratio = f"{row['seconds'] / base:.1f}" if base else "-"
         print(
             f"{start} {row['seconds']:8.2f} {row['cpu s']:8.2f} {row['first s']:8.2f} {ratio:>7} "
-            f"{row['parameters left']:16.1%}"
+            f"{row['parameters left']:16.1%} {_cell(row['error'], '8.0e')} "
+            f"{_cell(row.get('NCHW'), '6.2f')} {_cell(row.get('channels-last'), '14.2f')}"
+        )
+
+
+def _cell(value: float | None, form: str) -> str:
+    return format("-", f">{form.split('.')[0]}") if value is None else format(value, form)
+
+
+def compare(rows: list[Row]) -> None:
+    """Print how the races with ml-upscale ended: ours over theirs."""
+    by_system = {(row["model"], row["system"]): row for row in rows}
+    ratios = []
+    for (name, system), row in by_system.items():
+        theirs = by_system.get((name, "ml-upscale"), {})
+        for memory in ("NCHW", "channels-last"):
+            if system == "ours" and memory in row and memory in theirs:
+                ratios.append((row[memory] / theirs[memory], name, memory))
+    if ratios:
+        mean = math.exp(sum(math.log(ratio) for ratio, _, _ in ratios) / len(ratios))
+        worst, name, memory = max(ratios)
+        print(
+            f"ours ÷ ml-upscale, same masks: {mean:.3f} in the mean of {len(ratios)} races; at "
+            f"worst {worst:.3f} ({name}, {memory})"
         )
 
 
 def main() -> None:
-    """Time every model on every system; print a table, and write it where asked."""
+    """Run every system on every model; print a table, and write it where asked."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", nargs="*", metavar="MODEL", help="torchvision's names")
-    parser.add_argument("--export-only", action="store_true", help="time the export (all so far)")
+    parser.add_argument("--export-only", action="store_true", help="do not race the results")
+    parser.add_argument("--turns", type=int, default=20, help="runs behind each latency")
+    parser.add_argument("--save", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--env", type=Path, help="the peers' virtual environment")
     parser.add_argument("--runs", type=int, default=3, help="exports behind each median")
     parser.add_argument("--timeout", type=float, default=900, help="seconds for one process")
@@ -242,19 +330,26 @@ def main() -> None:
     parser.add_argument("--worker", nargs=2, metavar=("SYSTEM", "NAME"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        print(json.dumps(work(*arguments.worker, arguments.runs)))
+        print(json.dumps(work(*arguments.worker, arguments.runs, arguments.save)))
         return
-    if not arguments.export_only:
-        parser.error("only exports are timed so far: pass --export-only")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     peers = make_environment(arguments.env or cache / "upscale" / "peers")
     rows = []
-    for name in arguments.models or MODELS:
-        for system in SYSTEMS:
-            python = Path(sys.executable) if system == "ours" else peers
-            rows.append(run(system, name, arguments, python))
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = None if arguments.export_only else Path(temporary)
+        for name in arguments.models or MODELS:
+            for system in SYSTEMS:
+                python = Path(sys.executable) if system == "ours" else peers
+                rows.append(run(system, name, arguments, python, directory))
+                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+            if directory is not None:
+                taken = race_files(name, directory, arguments.turns)
+                for row in rows:
+                    for memory, ratios in taken.items():
+                        if row["model"] == name and row["system"] in ratios:
+                            row[memory] = ratios[row["system"]]
     show(rows)
+    compare(rows)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
 

@@ -70,6 +70,15 @@ def relative_error(model: nn.Module, example: Tensor, **options: Any) -> float:
     return compare(exported, masked, Example.of(example)).relative_error
 
 
+def runs(model: nn.Module, example: Example) -> bool:
+    """Whether a model takes an example."""
+    try:
+        model(*example.args, **example.kwargs)
+    except RuntimeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("costs", "memory"),
     [
@@ -92,6 +101,8 @@ def test_plans_at_any_prices_are_exact(
         torch.manual_seed(seed)
         model = calm(make())
         selection = random_selection(model, (0.25, 0.6)[seed], seed)
+        if not runs(model, Example.of(example(1, 12)).map(laid_out)):
+            pytest.skip("the model itself takes no channels-last input: it has views")
         plan = upscale.plan(model, Example.of(example(1, 12)).map(laid_out), selection)
         exported, masked = upscale.export(model, plan), upscale.mask(model, selection)
         for batch, size in ((1, 12), (3, 16)):
