@@ -19,7 +19,6 @@ from scripts.zoo.lively import (
     liveliness,
     tell_channels_apart,
 )
-from scripts.zoo.prunable import weights_of
 from scripts.zoo.trial import (
     LEAST_MOVE,
     LEAST_SEEN,
@@ -32,6 +31,7 @@ from scripts.zoo.trial import (
 )
 from upscale.capture import Example
 from upscale.layers import layers, weight_of
+from upscale.prunable import weights_of
 from upscale.verify import TOLERANCE, compare
 from upscale.zoo import DigitsNet
 

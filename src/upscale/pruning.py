@@ -183,7 +183,7 @@ def _fastest(drawn: _Drawn, tell: Progress) -> fx.GraphModule:
     exports["whole"] = replace(
         untouched, job=replace(job, model=whole), captured=capture(whole, job.example)
     ).exported(untouched.plan(job.way))
-    taken = _race({"unpruned": job.model, **exports}, job)
+    taken = race_models({"unpruned": job.model, **exports}, job.example, job.way.pricing.target)
     for name, own in taken.items():
         tell(f"{name}: {own}")
     best = min(exports, key=lambda name: taken[name].median_ms)
@@ -207,7 +207,8 @@ def _share_for(job: _Job, asked: Latency, options: Options, tell: Progress) -> A
     reached = 1.0
     for trial in range(1, TRIALS + 1):
         drawn = _draw(replace(job, verify=False), Amount(share), options)
-        taken = _race({"unpruned": job.model, "pruned": drawn.exported(drawn.plan(job.way))}, job)
+        models = {"unpruned": job.model, "pruned": drawn.exported(drawn.plan(job.way))}
+        taken = race_models(models, job.example, job.way.pricing.target)
         ratio = taken["pruned"].median_ms / taken["unpruned"].median_ms
         reached = min(reached, ratio)
         tell(
@@ -229,32 +230,33 @@ def _share_for(job: _Job, asked: Latency, options: Options, tell: Progress) -> A
     return Amount(high if best is None else best)
 
 
-def _race(models: Mapping[str, nn.Module], job: _Job) -> dict[str, Measurement]:
-    """Time models as the target would run them, turn by turn."""
-    target = job.way.pricing.target
-    memory = torch.channels_last if target.memory_format == "channels_last" else None
-    like = target_like(job.example)
-    times = max(1, round(target.batch / like.batch))
+def race_models(
+    models: Mapping[str, nn.Module], example: Any, target: Target, *, runs: int = 20
+) -> dict[str, Measurement]:
+    """Time models as a target would run them, turn by turn."""
+    given = Example.of(example).copied()
+    last = target.memory_format == "channels_last"
+    times = max(1, round(target.batch / target_like(given).batch))
 
-    def ready(x: Any) -> Any:
+    def laid_out(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
         x = torch.cat([x] * times) if times > 1 and x.dim() else x
-        return x.contiguous(memory_format=memory) if memory and x.dim() == 4 else x
+        return x.contiguous(memory_format=torch.channels_last) if last and x.dim() == 4 else x
 
-    given = job.example.copied().map(ready)
+    given = given.map(laid_out)
     threads = torch.get_num_threads()
     torch.set_num_threads(target.threads)
     try:
         contestants: dict[str, Callable[[], object]] = {}
         for name, model in models.items():
             own: Any = copy.deepcopy(model)
-            own = own.to(memory_format=memory) if memory else own
+            own = own.to(memory_format=torch.channels_last) if last else own
             if target.runtime == "torchscript":
                 with torch.inference_mode(), warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
+                    warnings.simplefilter("ignore")  # torch warns that the format is old
                     own = torch.jit.freeze(torch.jit.trace(own.eval(), given.args, strict=False))
             contestants[name] = partial(own, *given.args, **given.kwargs)
-        return race(contestants)
+        return race(contestants, runs=runs)
     finally:
         torch.set_num_threads(threads)

@@ -1,0 +1,153 @@
+"""The arguments of every command, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from upscale import __version__
+from upscale.cli.sources import HELP
+from upscale.selection.amounts import Amount, Latency, Macs, Parameters
+from upscale.target import FORMATS, ITEM_BYTES, RUNTIMES, Target
+
+EXAMPLES = {
+    "prune": """\
+examples:
+  upscale prune torchvision:resnet50 --weights r50.safetensors --amount 0.3 --out small.safetensors
+  upscale prune mypackage.models:build --shape 1,3,32,32 --latency 0.7 --out small.safetensors
+  upscale prune upscale:digits --shape 1,1,8,8 --amount 0.5 --out s.safetensors --onnx s.onnx
+""",
+    "inspect": """\
+examples:
+  upscale inspect torchvision:vit_b_32
+  upscale inspect mypackage.models:build --shape 1,3,32,32 --json
+""",
+    "bench": """\
+examples:
+  upscale bench torchvision:resnet18 --amount 0.3
+  upscale bench torchvision:resnet18 --against small.safetensors --channels-last
+""",
+    "calibrate": """\
+examples:
+  upscale calibrate --runtime torchscript --threads 1
+""",
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="upscale",
+        description="Unconstrained channel pruning for PyTorch, exported exactly and fast.",
+        epilog="Exit status: 0 done; 1 an error, which is said; 2 wrong arguments; 3 done, but "
+        "pruning does not pay; 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"upscale {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_prune(_command(commands, "prune", "prune a model and write a smaller one"))
+    _add_source(_command(commands, "inspect", "say what can be pruned, what cannot, and why"))
+    bench = _command(commands, "bench", "race a model and a smaller one")
+    _add_source(bench)
+    _add_amount(bench, required=False)
+    bench.add_argument("--against", type=Path, metavar="FILE", help="a file that prune wrote")
+    bench.add_argument("--runs", type=int, default=20, help="runs behind each median")
+    _add_target(_command(commands, "calibrate", "measure what copies cost on this machine"))
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}.",
+        epilog=EXAMPLES[name],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    return parser
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=HELP.replace("\n", " "))
+    parser.add_argument("--weights", type=Path, help="a safetensors or weights-only checkpoint")
+    parser.add_argument(
+        "--shape", default="1,3,224,224", help="of the input; 1,3,224,224 if not said"
+    )
+    _add_target(parser)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runtime", choices=RUNTIMES, default="torch")
+    parser.add_argument("--channels-last", action="store_true", help="plan for channels-last")
+    parser.add_argument("--threads", type=int, default=None, help="threads that torch may use")
+    parser.add_argument("--dtype", choices=sorted(ITEM_BYTES), default="float32")
+
+
+def _add_amount(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    amount = parser.add_mutually_exclusive_group(required=required)
+    amount.add_argument("--amount", type=float, metavar="SHARE", help="share of channels to prune")
+    amount.add_argument("--parameters", type=float, metavar="SHARE", help="share of weights")
+    amount.add_argument("--macs", type=float, metavar="SHARE", help="share of multiply-adds")
+    amount.add_argument("--latency", type=float, metavar="SHARE", help="share of latency to reach")
+    parser.add_argument("--importance", default="l2", help="l1, l2, lamp, fpgm, bn or random")
+    parser.add_argument("--scope", choices=("local", "global"), default="local")
+    parser.add_argument("--side", choices=("input", "output"), default="input")
+    parser.add_argument("--constraint", choices=("none", "segment", "contiguous"), default="none")
+    parser.add_argument(
+        "--ignore", action="append", default=[], metavar="PATTERN", help="layers that keep all"
+    )
+    parser.add_argument("--round-to", type=int, default=1, metavar="N", help="keep multiples of N")
+
+
+def _add_prune(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    _add_amount(parser, required=True)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write it")
+    parser.add_argument("--onnx", type=Path, metavar="FILE", help="write ONNX too")
+    parser.add_argument("--pt2", type=Path, metavar="FILE", help="write torch.export's format too")
+    parser.add_argument("--torchscript", type=Path, metavar="FILE", help="write TorchScript too")
+    parser.add_argument("--measure", action="store_true", help="race it, and take the fastest")
+    parser.add_argument("--fuse", action="store_true", help="fold BatchNorms, for inference alone")
+    parser.add_argument(
+        "--no-verify", action="store_true", help="do not compare with the masked model"
+    )
+
+
+def amount_of(arguments: argparse.Namespace) -> Amount | Latency:
+    """The amount asked for; a quarter of channels if none is."""
+    if arguments.parameters is not None:
+        return Parameters(arguments.parameters)
+    if arguments.macs is not None:
+        return Macs(arguments.macs)
+    if arguments.latency is not None:
+        return Latency(arguments.latency)
+    return Amount(0.25 if arguments.amount is None else arguments.amount)
+
+
+def target_of(arguments: argparse.Namespace, batch: int = 1) -> Target:
+    """The target asked for."""
+    return Target(
+        runtime=arguments.runtime,
+        memory_format=FORMATS[arguments.channels_last],
+        batch=batch,
+        threads=torch.get_num_threads() if arguments.threads is None else arguments.threads,
+        dtype=arguments.dtype,
+    )
+
+
+def example_of(arguments: argparse.Namespace) -> Tensor:
+    """An input of the shape asked for; raises `ValueError` for what is none."""
+    sizes = [int(size) for size in arguments.shape.replace("x", ",").split(",")]
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"--shape is {arguments.shape!r}; it must be sizes such as 1,3,224,224")
+    x = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+    x = x.to(getattr(torch, arguments.dtype))
+    if arguments.channels_last and x.dim() == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+    return x

@@ -1,0 +1,171 @@
+"""The commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from upscale.calibration import cache_path, calibrate
+from upscale.cli.arguments import amount_of, example_of, make_parser, target_of
+from upscale.cli.progress import Progress
+from upscale.cli.sources import find_model
+from upscale.deploy import to_exported, to_onnx, to_torchscript
+from upscale.errors import SlowerWarning, UpscaleError
+from upscale.pruning import prune, race_models
+from upscale.store import load, save
+from upscale.survey import survey
+
+OK, FAILED, MISUSED, SLOWER, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status is what scripts go by."""
+    arguments = make_parser().parse_args(argv)
+    commands = {"prune": _prune, "inspect": _inspect, "bench": _bench, "calibrate": _calibrate}
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", UserWarning)
+            status = commands[arguments.command](arguments)
+        slower = [w for w in told if issubclass(w.category, SlowerWarning)]
+        ours = [w for w in told if w.category.__module__.startswith("upscale")]
+        for warning in ours:
+            print(f"upscale: {warning.message}", file=sys.stderr)
+        return SLOWER if slower and status == OK else status
+    except UpscaleError as error:
+        print(f"upscale: {error}", file=sys.stderr)
+        return FAILED
+    except ValueError as error:
+        print(f"upscale: {error}", file=sys.stderr)
+        return MISUSED
+    except OSError as error:
+        print(f"upscale: {error.strerror or error}: {error.filename or ''}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("upscale: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    example = example_of(arguments)
+    target = target_of(arguments, len(example))
+    formats = {"onnx": to_onnx, "pt2": to_exported, "torchscript": to_torchscript}
+    asked = {name: path for name in formats if (path := getattr(arguments, name)) is not None}
+    with Progress(3 + len(asked), quiet=arguments.quiet) as progress:
+        progress.step(f"loading {arguments.model}")
+        model = _model(arguments)
+        progress.step("pruning and verifying")
+        pruned = prune(
+            model,
+            example,
+            amount=amount_of(arguments),
+            target=target,
+            verify=not arguments.no_verify,
+            measure=arguments.measure,
+            fuse=arguments.fuse,
+            progress=progress.say,
+            **_choices(arguments),
+        )
+        progress.step(f"writing {arguments.out}")
+        save(pruned, arguments.out)
+        for name, path in asked.items():
+            progress.step(f"writing {path}")
+            formats[name](pruned, example, path)
+    before, after = _weights(model), _weights(pruned)
+    race = {name: own.median_ms for name, own in pruned.meta.get("race", {}).items()}
+    result: dict[str, Any] = {
+        "model": arguments.model,
+        "parameters_before": before,
+        "parameters_after": after,
+        "files": [str(path) for path in (arguments.out, *asked.values())],
+        "verified": not arguments.no_verify,
+        "median_ms": race or None,
+    }
+    lines = [
+        f"{arguments.model}: {before:,} parameters became {after:,} ({after / before:.1%}).",
+        "Verified: it computes what the masked model computes."
+        if result["verified"]
+        else "Not verified, as asked.",
+        *(f"{name}: {taken:.2f} ms" for name, taken in race.items()),
+        *(f"Written: {path}" for path in result["files"]),
+    ]
+    return _show(arguments, result, lines)
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    example = example_of(arguments)
+    with Progress(2, quiet=arguments.quiet) as progress:
+        progress.step(f"loading {arguments.model}")
+        model = _model(arguments)
+        progress.step("following its channels")
+        found = survey(model, example, target=target_of(arguments, len(example)))
+    return _show(arguments, asdict(found), [str(found)])
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    example = example_of(arguments)
+    target = target_of(arguments, len(example))
+    with Progress(3, quiet=arguments.quiet) as progress:
+        progress.step(f"loading {arguments.model}")
+        model = _model(arguments)
+        if arguments.against is not None:
+            smaller: nn.Module = load(arguments.against)
+        else:
+            progress.step("pruning")
+            smaller = prune(
+                model, example, amount=amount_of(arguments), target=target, **_choices(arguments)
+            )
+        progress.step("racing")
+        taken = race_models(
+            {"unpruned": model, "pruned": smaller}, example, target, runs=arguments.runs
+        )
+    ratio = taken["pruned"].median_ms / taken["unpruned"].median_ms
+    result = {"ratio": ratio, **{name: asdict(own) for name, own in taken.items()}}
+    lines = [f"{name}: {own}" for name, own in taken.items()]
+    _show(arguments, result, [*lines, f"The pruned model takes {ratio:.2f} times as long."])
+    return OK if ratio < 1 else SLOWER
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    with Progress(1, quiet=arguments.quiet) as progress:
+        progress.step("measuring")
+        costs = calibrate(target_of(arguments))
+    lines = [f"{name}: {value}" for name, value in asdict(costs).items()]
+    return _show(arguments, asdict(costs), [*lines, f"Kept in {cache_path()}"])
+
+
+def _model(arguments: argparse.Namespace) -> nn.Module:
+    model = find_model(arguments.model, arguments.weights).to(getattr(torch, arguments.dtype))
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    if arguments.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
+def _choices(arguments: argparse.Namespace) -> Any:
+    """What `select` is told."""
+    return {
+        "importance": arguments.importance,
+        "scope": arguments.scope,
+        "side": arguments.side,
+        "constraint": arguments.constraint,
+        "ignore": tuple(arguments.ignore),
+        "round_to": arguments.round_to,
+    }
+
+
+def _weights(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _show(arguments: argparse.Namespace, result: Mapping[str, Any], lines: Sequence[str]) -> int:
+    print(json.dumps(result, indent=2, default=str) if arguments.json else "\n".join(lines))
+    return OK

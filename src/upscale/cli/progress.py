@@ -1,0 +1,73 @@
+"""Progress on standard error: what is being done, and how far it is."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TextIO
+
+WIDTH = 24
+EVERY = 0.5
+SLOW = 2.0
+
+
+class Progress:
+    """A bar of steps that shows itself once something takes over two seconds.
+
+    On a terminal one line is drawn anew; elsewhere every slow step gets a line of its own.
+    """
+
+    def __init__(self, steps: int, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._steps, self._quiet, self._stream = steps, quiet, stream or sys.stderr
+        self._done, self._doing, self._since = 0, "", time.monotonic()
+        self._shown = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Progress:
+        if not self._quiet:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if not self._quiet:
+            self._thread.join()
+            if self._shown and self._stream.isatty():
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()
+
+    def step(self, doing: str) -> None:
+        """Say what begins now; what was before is done."""
+        self._done += bool(self._doing)
+        self._doing, self._since = doing, time.monotonic()
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        if not self._quiet:
+            clear = "\r\x1b[K" if self._stream.isatty() else ""
+            self._stream.write(f"{clear}{line}\n")
+            self._stream.flush()
+
+    def _run(self) -> None:
+        told = ""
+        while not self._stop.wait(EVERY):
+            taken = time.monotonic() - self._since
+            if taken < SLOW and not self._shown:
+                continue
+            self._shown = True
+            if self._stream.isatty():
+                full = WIDTH * self._done // max(1, self._steps)
+                bar = "#" * full + "-" * (WIDTH - full)
+                self._stream.write(f"\r\x1b[K[{bar}] {self._doing}, {taken:.0f} s")
+            elif self._doing != told and taken >= SLOW:
+                told = self._doing
+                self._stream.write(f"[{self._done + 1}/{self._steps}] {self._doing}\n")
+            self._stream.flush()

@@ -1,0 +1,95 @@
+"""Where models come from: a library's name, an import path, or a file of ours."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from upscale.errors import UpscaleError
+from upscale.store import load
+from upscale.zoo import digits, import_torchvision, torchvision_model
+
+HELP = """\
+torchvision:NAME, timm:NAME, upscale:digits, package.module:callable (called without arguments; the
+current directory is searched first), or a file that `upscale prune` wrote"""
+
+
+class SourceError(UpscaleError):
+    """A model or its weights cannot be had from where the command line says."""
+
+
+def find_model(source: str, weights: Path | None) -> nn.Module:
+    """The model that a source names, in evaluation mode, with weights from a file if given."""
+    library, colon, name = source.partition(":")
+    if not colon:
+        if not Path(source).is_file():
+            raise SourceError(f"{source!r} is no file, and no source: give {HELP}")
+        model: nn.Module = load(source)
+    elif library == "torchvision":
+        model = torchvision_model(name)
+    elif library == "timm":
+        model = _timm_model(name)
+    elif source == "upscale:digits":
+        model = digits()
+    else:
+        model = _imported(library, name)
+    if weights is not None:
+        _load_weights(model, weights)
+    return model.eval()
+
+
+def _timm_model(name: str) -> nn.Module:
+    import_torchvision()
+    try:
+        timm = importlib.import_module("timm")
+        model: nn.Module = timm.create_model(name, pretrained=False)
+    except ModuleNotFoundError as error:
+        raise SourceError(f"timm is not installed ({error}): pip install timm") from error
+    except RuntimeError as error:
+        raise SourceError(f"timm has no model {name!r}: {error}") from error
+    return model
+
+
+def _imported(module: str, name: str) -> nn.Module:
+    """What a callable of the user's own returns."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise SourceError(f"{module}:{name} cannot be imported: {error}") from error
+    model = found if isinstance(found, nn.Module) else found()
+    if not isinstance(model, nn.Module):
+        raise SourceError(f"{module}:{name} gives a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    """Load a state from a safetensors file, or from a checkpoint that holds weights alone."""
+    try:
+        if path.suffix == ".safetensors":
+            state: Any = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        for key in ("state_dict", "model"):
+            if isinstance(state, dict) and isinstance(state.get(key), dict):
+                state = state[key]
+        if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+            raise SourceError(f"{path} holds no weights by name")
+        model.load_state_dict(state)
+    except SourceError:
+        raise
+    except (OSError, RuntimeError, SafetensorError, ValueError, EOFError) as error:
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise SourceError(f"{path} does not fit: {' '.join(first[:2])}") from error
+    except Exception as error:  # torch.load raises what pickle does
+        raise SourceError(f"{path} is no checkpoint of weights alone: {error}") from error
