@@ -8,6 +8,7 @@ from upscale.errors import (
     OrderingError,
     PlanError,
     SelectionError,
+    StoreError,
     UpscaleError,
     VerificationError,
 )
@@ -15,6 +16,7 @@ from upscale.planning import Plan
 from upscale.selection.amounts import Amount, Macs, Parameters
 from upscale.selection.batches import recalibrate
 from upscale.selection.masks import Selection
+from upscale.store import load, save
 
 __version__ = "0.1.0.dev0"
 
@@ -30,13 +32,16 @@ __all__ = [
     "PlanError",
     "Selection",
     "SelectionError",
+    "StoreError",
     "UpscaleError",
     "VerificationError",
     "__version__",
     "export",
+    "load",
     "mask",
     "plan",
     "prune",
     "recalibrate",
+    "save",
     "select",
 ]

@@ -25,6 +25,10 @@ class PlanError(UpscaleError, ValueError):
     """A plan was asked for something unknown, or does not belong to this model."""
 
 
+class StoreError(UpscaleError, ValueError):
+    """A model cannot be written to a file, or a file cannot be read as one."""
+
+
 class VerificationError(UpscaleError):
     """The exported model does not compute what the masked model computes."""
 

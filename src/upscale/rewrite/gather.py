@@ -11,7 +11,9 @@ class Gather(nn.Module):
 
     indices: Tensor
 
-    def __init__(self, axis: int, indices: tuple[int, ...], device: torch.device) -> None:
+    def __init__(
+        self, axis: int, indices: tuple[int, ...], device: torch.device | None = None
+    ) -> None:
         super().__init__()
         self.axis = axis
         index = torch.tensor(indices, dtype=torch.long, device=device)
