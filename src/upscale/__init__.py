@@ -12,11 +12,13 @@ from upscale.errors import (
     UpscaleError,
     VerificationError,
 )
+from upscale.mapping import ChannelMap, channel_maps
 from upscale.planning import Plan
 from upscale.selection.amounts import Amount, Macs, Parameters
 from upscale.selection.batches import recalibrate
 from upscale.selection.masks import Selection
 from upscale.store import load, save
+from upscale.undoing import undo
 
 __version__ = "0.1.0.dev0"
 
@@ -24,6 +26,7 @@ __all__ = [
     "Amount",
     "AmountWarning",
     "CaptureError",
+    "ChannelMap",
     "ExampleError",
     "Macs",
     "OrderingError",
@@ -36,6 +39,7 @@ __all__ = [
     "UpscaleError",
     "VerificationError",
     "__version__",
+    "channel_maps",
     "export",
     "load",
     "mask",
@@ -44,4 +48,5 @@ __all__ = [
     "recalibrate",
     "save",
     "select",
+    "undo",
 ]

@@ -49,7 +49,9 @@ def json_to_graph(table: Json) -> fx.Graph:
     nodes: dict[str, fx.Node] = {}
     for entry in listed:
         _add_node(graph, nodes, entry)
-    _check_order([node.op for node in graph.nodes])
+    ops = [node.op for node in graph.nodes]
+    if ops.count("output") != 1 or ops[-1] != "output":
+        raise StoreError("the file's nodes do not end with the one output")
     return graph
 
 
@@ -116,12 +118,6 @@ def _add_node(graph: fx.Graph, nodes: dict[str, fx.Node], entry: Json) -> None:
         raise StoreError(f"the file has a node that is no operation: {str(op)[:40]!r}")
     annotation = None if given["type"] is None else as_entry(TYPES, given["type"], "type")
     nodes[name] = graph.create_node(op, found, args, kwargs, name=name, type_expr=annotation)
-
-
-def _check_order(ops: list[str]) -> None:
-    inputs = ops.count("placeholder")
-    if ops.count("output") != 1 or ops[-1] != "output" or "placeholder" in ops[inputs:]:
-        raise StoreError("the file's nodes are not inputs first, then operations, then one output")
 
 
 def _method(target: Json) -> str:
