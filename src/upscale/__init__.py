@@ -1,9 +1,11 @@
 """Unconstrained channel pruning for PyTorch, and the fastest correct export of what it prunes."""
 
+from upscale import deploy
 from upscale.api import export, mask, plan, prune, select
 from upscale.errors import (
     AmountWarning,
     CaptureError,
+    DeployError,
     ExampleError,
     OrderingError,
     PlanError,
@@ -27,6 +29,7 @@ __all__ = [
     "AmountWarning",
     "CaptureError",
     "ChannelMap",
+    "DeployError",
     "ExampleError",
     "Macs",
     "OrderingError",
@@ -40,6 +43,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "channel_maps",
+    "deploy",
     "export",
     "load",
     "mask",

@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import stat
 import struct
 from collections.abc import Mapping
@@ -17,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from upscale.errors import StoreError
+from upscale.store.atomic import replacing
 from upscale.store.checks import Json
 
 # As safetensors has it; a header is read whole before anything in it can be trusted.
@@ -46,6 +45,16 @@ def write(path: Path, document: Json, tensors: Mapping[str, Tensor]) -> None:
     entries = json.loads(packed[LENGTH.size : LENGTH.size + length])
     entries.pop(METADATA, None)
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    with replacing(path) as fresh, fresh.open("xb") as file:
+        for part in seal(text, entries, data):
+            file.write(part)
+
+
+def seal(text: str, entries: Json, data: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
+    """The parts of a file: how long its header is, the header, and the tensors' data.
+
+    `text` is the document as JSON, `entries` says where in the data each tensor lies.
+    """
     metadata = {DOCUMENT: text, DIGEST: _digest(text, entries, data)}
     header = json.dumps({METADATA: metadata, **entries}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % LENGTH.size)
@@ -53,7 +62,7 @@ def write(path: Path, document: Json, tensors: Mapping[str, Tensor]) -> None:
         raise StoreError(
             f"the plan and graph take {len(header):,} bytes; a file holds {LONGEST_HEADER:,}"
         )
-    _replace(path, (LENGTH.pack(len(header)), header, data))
+    return LENGTH.pack(len(header)), header, data
 
 
 def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
@@ -127,7 +136,7 @@ def _naturals(value: object) -> bool:
     )
 
 
-def _digest(text: str, entries: Mapping[str, Any], data: memoryview) -> str:
+def _digest(text: str, entries: Mapping[str, Any], data: bytes | memoryview) -> str:
     tensors = json.dumps(entries, sort_keys=True)
     digest = hashlib.sha256()
     for part in (text.encode(errors="surrogatepass"), tensors.encode()):
@@ -135,30 +144,3 @@ def _digest(text: str, entries: Mapping[str, Any], data: memoryview) -> str:
         digest.update(part)
     digest.update(data)
     return digest.hexdigest()
-
-
-def _replace(path: Path, parts: tuple[bytes | memoryview, ...]) -> None:
-    path = path.resolve()  # a link stays a link to what is replaced
-    fresh = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with fresh.open("xb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        _sync_directory(path.parent)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make sure that the name is on disk too, where directories can be opened."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

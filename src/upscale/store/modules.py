@@ -70,6 +70,8 @@ def _construct(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
     if cls is parametrize.ParametrizationList:
         shape = arguments.pop("shape", ())
         return cls([_made(arguments.pop("0", None))], torch.empty(shape), **arguments)
+    if cls is Constant:
+        _made(arguments.get("probe"))
     if cls in RECURRENT and not 0 < arguments.get("num_layers", 1) <= MOST_LAYERS:
         raise StoreError("the file has a recurrent layer without end")
     return cls(**arguments)

@@ -1,0 +1,195 @@
+"""Every torchvision classifier through every file: what is read computes what was written.
+
+    python -m scripts.round_trips
+
+needs the `vision` and `onnx` extras. Each model is pruned by 25% random masks, saved and loaded
+with and without its class, and deployed as ONNX (run by ONNX Runtime), `.pt2` and TorchScript;
+each is compared with the export, in float32, on another batch than the example's. One process a
+model. Writes docs/round-trips.md unless only some models are asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import upscale
+from scripts.zoo.lively import make_lively
+from scripts.zoo.trial import (
+    IMAGES,
+    SIZES,
+    Case,
+    accepted,
+    make_model,
+    native_sizes,
+    random_selection,
+)
+from upscale.zoo import import_torchvision, torchvision_model
+
+ROOT = Path(__file__).parents[1]
+TOLERANCE = 1e-5
+WAYS = ("load", "load with class", "ONNX Runtime", "pt2", "TorchScript")
+
+
+def run_onnx(path: Path, images: Tensor) -> Tensor:
+    """What ONNX Runtime computes from a file."""
+    runtime = importlib.import_module("onnxruntime")
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (output,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    return torch.from_numpy(output)
+
+
+def ways(
+    name: str, pruned: torch.fx.GraphModule, example: Tensor, images: Tensor, place: Path
+) -> dict[str, Callable[[], Tensor]]:
+    """For each way, what writes the model, reads it and runs it."""
+    saved, onnx, pt2, script = (
+        place / name for name in ("m.safetensors", "m.onnx", "m.pt2", "m.pt")
+    )
+
+    def with_class() -> Tensor:
+        return run(upscale.load(saved, torchvision_model(name)))
+
+    def without() -> Tensor:
+        upscale.save(pruned, saved)
+        return run(upscale.load(saved))
+
+    def by_onnx() -> Tensor:
+        upscale.deploy.to_onnx(pruned, example, onnx)
+        return run_onnx(onnx, images)
+
+    def by_export() -> Tensor:
+        upscale.deploy.to_exported(pruned, example, pt2)
+        return run(torch.export.load(pt2).module())
+
+    def by_script() -> Tensor:
+        upscale.deploy.to_torchscript(pruned, example, script)
+        return run(torch.jit.load(script))
+
+    def run(model: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.no_grad():
+            return model(images)
+
+    return dict(zip(WAYS, (without, with_class, by_onnx, by_export, by_script), strict=True))
+
+
+def try_one(name: str, seed: int) -> dict[str, Any]:
+    """The row of one model: the relative error of each way."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    model = make_model(name, seed)
+    shape = accepted(model, ((1, 3, size, size) for size in (*SIZES, *native_sizes(name))))
+    lively = make_lively(
+        lambda: make_model(name, seed),
+        lambda model: random_selection(model, Case(0.25), seed),
+        (IMAGES, *shape[1:]),
+    )
+    example, images = torch.randn(shape), lively.inputs
+    pruned = upscale.export(lively.model, upscale.plan(lively.model, example, lively.selection))
+    with torch.no_grad():
+        expected = pruned(images)
+    row: dict[str, Any] = {"model": name, "varies": lively.measured.variation}
+    with tempfile.TemporaryDirectory() as place:
+        for way, go in ways(name, pruned, example, images, Path(place)).items():
+            began = time.perf_counter()
+            try:
+                row[way] = float((go() - expected).abs().max() / expected.abs().max())
+            except upscale.UpscaleError as error:
+                row[way] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            row[f"{way} s"] = round(time.perf_counter() - began, 1)
+        row["MiB"] = (Path(place) / "m.safetensors").stat().st_size / 2**20
+    return row
+
+
+def passes(row: Mapping[str, Any]) -> bool:
+    """Whether every way gave the same output."""
+    return all(isinstance(row.get(way), float) and row[way] <= TOLERANCE for way in WAYS)
+
+
+def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Try a model in a process of its own; failures come back as rows too."""
+    command = [sys.executable, "-m", "scripts.round_trips", "--one", name]
+    command += ["--seed", str(arguments.seed)]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=arguments.timeout
+        )
+    except subprocess.TimeoutExpired:
+        return {"model": name, "failed": f"over {arguments.timeout:.0f} s"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        said = done.stderr.strip().splitlines()
+        return {"model": name, "failed": f"exit {done.returncode}: {(said or [''])[-1][:300]}"}
+    row: dict[str, Any] = json.loads(lines[-1])
+    return row
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """A row of the table."""
+    if "failed" in row:
+        return [row["model"], row["failed"], *[""] * len(WAYS)]
+    errors = (row[way] for way in WAYS)
+    return [
+        row["model"],
+        f"{row['MiB']:.1f}",
+        *(f"{error:.0e}" if isinstance(error, float) else str(error) for error in errors),
+    ]
+
+
+def document(rows: list[dict[str, Any]], seed: int) -> str:
+    """The page for the docs."""
+    table = [["model", "MiB", *WAYS], ["---"] * (2 + len(WAYS)), *map(cells, rows)]
+    return "\n".join(
+        [
+            "# Round trips",
+            "",
+            f"{sum(map(passes, rows))} of {len(rows)} classifiers come back from every file within "
+            f"{TOLERANCE:.0e} of the largest output, in float32.",
+            "",
+            f"Written by `python -m scripts.round_trips --seed {seed}` on "
+            f"{datetime.date.today().isoformat()} with torch {torch.__version__}. Every layer drops "
+            f"25% of its columns at random. Cells are relative errors on a batch of {IMAGES}, for "
+            "exports made with a batch of one; MiB is the size of the safetensors file.",
+            "",
+            *(f"| {' | '.join(row)} |" for row in table),
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    """Try the models asked for; the exit code tells whether all came back."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", metavar="A,B,C", help="only these; the docs are not written")
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds for one model")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--one", metavar="NAME", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(try_one(arguments.one, arguments.seed)))
+        return
+    models = import_torchvision().models
+    names = arguments.models.split(",") if arguments.models else models.list_models(module=models)
+    rows = []
+    for name in names:
+        rows.append(run_one(name, arguments))
+        print(json.dumps(rows[-1]), flush=True)
+    if not arguments.models:
+        (ROOT / "docs" / "round-trips.md").write_text(document(rows, arguments.seed))
+    sys.exit(0 if all(map(passes, rows)) else 1)
+
+
+if __name__ == "__main__":
+    main()
