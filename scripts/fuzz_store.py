@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import json
 import random
 import resource
@@ -31,8 +32,6 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # the models are the tests' own
 
 import upscale  # noqa: E402
-from tests.masks import calm, random_selection  # noqa: E402
-from tests.nets import NETS  # noqa: E402
 from upscale.capture import Example  # noqa: E402
 from upscale.store.container import LENGTH, METADATA, seal  # noqa: E402
 
@@ -79,12 +78,12 @@ def originals(names: tuple[str, ...], place: Path) -> list[Original]:
 
 
 def _original(name: str, path: Path) -> Original:
+    nets, masks = (importlib.import_module(f"tests.{module}") for module in ("nets", "masks"))
     torch.manual_seed(0)
-    make, example = NETS[name]
-    model, inputs = calm(make()), example(2, 16)
-    pruned = upscale.export(
-        model, upscale.plan(model, inputs, random_selection(model, 0.4, seed=1))
-    )
+    make, example = nets.NETS[name]
+    model, inputs = masks.calm(make()), example(2, 16)
+    selection = masks.random_selection(model, 0.4, seed=1)
+    pruned = upscale.export(model, upscale.plan(model, inputs, selection))
     upscale.save(pruned, path)
     content = path.read_bytes()
     end = LENGTH.size + LENGTH.unpack_from(content)[0]
@@ -232,8 +231,14 @@ class Watch:
         if not self.on:
             return
         writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
-        outside = event.startswith(("os.system", "os.exec", "os.spawn", "os.posix_spawn", "socket."))
-        if writes or outside or event in ("subprocess.Popen", "os.remove", "os.rename", "pickle.find_class"):
+        outside = event.startswith(
+            ("os.system", "os.exec", "os.spawn", "os.posix_spawn", "socket.")
+        )
+        if (
+            writes
+            or outside
+            or event in ("subprocess.Popen", "os.remove", "os.rename", "pickle.find_class")
+        ):
             self.heard.append(f"{event} {args!r:.200}")
 
 

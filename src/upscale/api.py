@@ -211,7 +211,9 @@ def _captured(model: nn.Module, plan: Plan, example: Any) -> Captured:
     if isinstance(plan.source, Captured):
         return plan.source
     if example is None:
-        raise PlanError("this plan was read from JSON: pass an example, export(model, plan, example)")
+        raise PlanError(
+            "this plan was read from JSON: pass an example, export(model, plan, example)"
+        )
     held = reference.hold_outputs(model, plan.held) if plan.held else model
     captured = capture(held, Example.of(example))
     if captured.fingerprint != plan.made_for:

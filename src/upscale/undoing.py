@@ -81,7 +81,8 @@ def _check_folds(plan: Plan, model: nn.Module) -> None:
         folding = plan.folds.get(name)
         if folding is not None and folding.into is None and layers(model)[layer].bias is None:
             raise PlanError(
-                f"the export gave {layer} a bias, which the model has no place for: it cannot be undone"
+                f"the export gave {layer} a bias, and the model has no place for it: it cannot be "
+                "undone"
             )
 
 

@@ -181,7 +181,7 @@ def test_what_a_file_cannot_hold_is_refused_when_saving(tmp_path: Path) -> None:
         upscale.save(pruned, path)
     del pruned.get_submodule(layer).extra
     pruned.add_module("more", nn.Linear(2, 2))
-    with pytest.raises(upscale.StoreError, match="module more .* not called"):
+    with pytest.raises(upscale.StoreError, match=r"module more .* not called"):
         upscale.save(pruned, path)
     del pruned.more
     upscale.save(pruned, path)

@@ -64,7 +64,13 @@ def small() -> nn.Module:
     torch.manual_seed(0)
     return calm(
         nn.Sequential(
-            *(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.Dropout(0.5)),
+            *(
+                nn.Conv2d(3, 8, 3),
+                nn.BatchNorm2d(8),
+                nn.ReLU(),
+                nn.Conv2d(8, 8, 1),
+                nn.Dropout(0.5),
+            ),
             *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)),
         )
     )

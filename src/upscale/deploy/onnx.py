@@ -37,7 +37,10 @@ def to_onnx(
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            written = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False)
+            # Runtimes fold and fuse when they load; here it takes minutes where much is sliced.
+            written = torch.onnx.export(
+                program, dynamo=True, opset_version=opset, verbose=False, optimize=False
+            )
     except Exception as error:  # the exporter says in many ways that it cannot
         raise DeployError(f"torch.onnx does not take this model: {error}") from error
     assert written is not None

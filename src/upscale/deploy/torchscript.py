@@ -35,5 +35,6 @@ def _scripted(model: nn.Module, example: Example) -> torch.jit.ScriptModule:
             )
         except Exception as second:
             raise DeployError(
-                f"torch.jit takes this model neither as a script ({first}) nor as a trace ({second})"
+                f"torch.jit takes this model neither as a script ({first}) nor as a trace "
+                f"({second})"
             ) from second

@@ -16,9 +16,7 @@ T = TypeVar("T")
 def write_json(value: Any, *, version: int, without: frozenset[str]) -> str:
     """A dataclass as JSON, but for some of its fields."""
     fields = {
-        name: _written(getattr(value, name))
-        for name in _hints(type(value))
-        if name not in without
+        name: _written(getattr(value, name)) for name in _hints(type(value)) if name not in without
     }
     return json.dumps({"version": version, **fields}, separators=(",", ":"), allow_nan=False)
 

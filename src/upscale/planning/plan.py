@@ -153,7 +153,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan that `to_json` wrote. Exporting it takes an example, to capture the model anew."""
+        """The plan that `to_json` wrote; to export it, pass an example too."""
         plan = read_json(cls, text, version=VERSION, without=frozenset({"source"}))
         if not all(edge.pieces for edge in (*plan.edges, *plan.joins)):
             raise PlanError("the plan has an edge that reads nothing")

@@ -31,6 +31,9 @@ def _written_out(guards: nn.Module, count: int) -> fx.Graph | None:
     given = [fx.Proxy(graph.placeholder(f"guarded_{index}"), tracer) for index in range(count)]
     try:
         guards.forward(*given)
-    except (fx.proxy.TraceError, TypeError):  # it decides on sizes, or asks for more than a proxy is
+    except (
+        fx.proxy.TraceError,
+        TypeError,
+    ):  # it decides on sizes, or asks for more than a proxy is
         return None
     return graph

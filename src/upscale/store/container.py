@@ -21,7 +21,7 @@ from torch import Tensor
 
 from upscale.errors import StoreError
 from upscale.store.atomic import replacing
-from upscale.store.checks import Json
+from upscale.store.checks import Json, as_entry, as_integer, as_list, as_object
 
 # As safetensors has it; a header is read whole before anything in it can be trusted.
 LONGEST_HEADER = 100_000_000
@@ -29,8 +29,22 @@ LENGTH = struct.Struct("<Q")
 DOCUMENT, DIGEST, METADATA = "upscale", "sha256", "__metadata__"
 # Bytes an element takes, of every kind of number that is read.
 WIDTHS = {
-    **{"BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "U16": 2, "I32": 4, "U32": 4, "I64": 8, "U64": 8},
-    **{"F16": 2, "BF16": 2, "F32": 4, "F64": 8, "C64": 8, "F8_E4M3": 1, "F8_E5M2": 1},
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "I16": 2,
+    "U16": 2,
+    "I32": 4,
+    "U32": 4,
+    "I64": 8,
+    "U64": 8,
+    "F16": 2,
+    "BF16": 2,
+    "F32": 4,
+    "F64": 8,
+    "C64": 8,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
 }
 
 
@@ -113,27 +127,22 @@ def _check_entries(entries: Mapping[str, Any], size: int, path: Path) -> None:
     """Raise unless tensors lie side by side and fill the data exactly."""
     spans = []
     for name, entry in entries.items():
-        dtype, shape, span = (
-            (entry.get("dtype"), entry.get("shape"), entry.get("data_offsets"))
-            if isinstance(entry, dict) and len(entry) == 3
-            else (None, None, None)
-        )
-        if not (dtype in WIDTHS if isinstance(dtype, str) else False) or not (
-            _naturals(shape) and _naturals(span) and len(span) == 2
-        ):
-            raise StoreError(f"{path} is damaged: tensor {name[:80]!r} is not described")
-        if math.prod(shape) * WIDTHS[dtype] != span[1] - span[0]:
+        given = as_object(entry, "dtype", "shape", "data_offsets")
+        shape, span = _naturals(given["shape"]), _naturals(given["data_offsets"])
+        width = as_entry(WIDTHS, given["dtype"], "kind of number")
+        if len(span) != 2 or math.prod(shape) * width != span[1] - span[0]:
             raise StoreError(f"{path} is damaged: tensor {name[:80]!r} has another size")
-        spans.append(tuple(span))
+        spans.append(span)
     edges = [0, *(edge for span in sorted(spans) for edge in span), size]
     if edges[::2] != edges[1::2]:
         raise StoreError(f"{path} is cut off or padded: its tensors do not fill it")
 
 
-def _naturals(value: object) -> bool:
-    return isinstance(value, list) and all(
-        type(number) is int and 0 <= number < 2**63 for number in value
-    )
+def _naturals(value: Json) -> list[int]:
+    numbers = [as_integer(number) for number in as_list(value)]
+    if any(number < 0 for number in numbers):
+        raise StoreError("the file has a size or place below zero")
+    return numbers
 
 
 def _digest(text: str, entries: Mapping[str, Any], data: bytes | memoryview) -> str:

@@ -56,7 +56,7 @@ def json_to_graph(table: Json) -> fx.Graph:
 
 
 def _node_to_json(node: fx.Node) -> dict[str, Json]:
-    entry = {
+    entry: dict[str, Json] = {
         "op": node.op,
         "name": as_identifier(node.name, "a node"),
         "target": _target_to_json(node),
@@ -166,9 +166,7 @@ def _json_to_codegen(signature: Json) -> CodeGen:
     names = [as_identifier(name, "an input") for name in as_list(entries["inputs"])]
     out = entries["output"]
     packed = check_names(json_to_tree(entries["packed"]))
-    return _PyTreeCodeGen(
-        _PyTreeInfo(names, packed, None if out is None else json_to_tree(out))
-    )
+    return _PyTreeCodeGen(_PyTreeInfo(names, packed, None if out is None else json_to_tree(out)))
 
 
 def _said(node: fx.Node) -> str:

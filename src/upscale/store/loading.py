@@ -59,10 +59,7 @@ def _load(document: Json, stored: dict[str, Tensor], model: nn.Module | None) ->
         *("plan", "example"),
     )
     plan = None if entries["plan"] is None else _plan(entries["plan"])
-    if model is None:
-        pruned = _made(entries)
-    else:
-        pruned = _applied(entries, plan, model)
+    pruned = _made(entries) if model is None else _applied(entries, plan, model)
     held = json_to_tensors(entries["tensors"])
     if model is not None:
         _check_shapes(pruned, {path: stored.get(own.stored) for path, own in held.items()})
@@ -83,9 +80,7 @@ def _made(entries: dict[str, Json]) -> fx.GraphModule:
     modules: dict[str, nn.Module] = {}
     for path, spec in as_table(entries["modules"]).items():
         same = isinstance(spec, dict) and "same" in spec
-        modules[path] = (
-            as_entry(modules, spec["same"], "module") if same else json_to_module(spec)
-        )
+        modules[path] = as_entry(modules, spec["same"], "module") if same else json_to_module(spec)
     parts: dict[str, Any] = dict(modules)
     for node in graph.nodes:
         if node.op == "call_module":

@@ -103,9 +103,7 @@ FFTS = tuple(
     rfftn
     """.split()
 )
-LINEAR_ALGEBRA = tuple(
-    "cross det inv matmul matrix_norm multi_dot norm vecdot vector_norm".split()
-)
+LINEAR_ALGEBRA = tuple("cross det inv matmul matrix_norm multi_dot norm vecdot vector_norm".split())
 
 CONSTANTS = tuple(
     """
