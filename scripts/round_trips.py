@@ -160,8 +160,9 @@ def document(rows: list[dict[str, Any]], seed: int) -> str:
             "",
             f"Written by `python -m scripts.round_trips --seed {seed}` on "
             f"{datetime.date.today().isoformat()} with torch {torch.__version__}. Every layer "
-            f"drops 25% of its columns at random. Cells are relative errors on a batch of "
-            f"{IMAGES}, for exports made with a batch of one; MiB is the size of the safetensors file.",
+            "drops 25% of its columns at random. Cells are relative errors on a batch of "
+            f"{IMAGES}, for exports made with a batch of one; MiB is the size of the safetensors "
+            "file.",
             "",
             *(f"| {' | '.join(row)} |" for row in table),
             "",
