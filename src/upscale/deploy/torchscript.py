@@ -25,7 +25,11 @@ def to_torchscript(model: nn.Module, example: Any, path: str | os.PathLike[str])
 
 def _scripted(model: nn.Module, example: Example) -> torch.jit.ScriptModule:
     try:
-        return torch.jit.script(model)
+        scripted: torch.jit.ScriptModule = torch.jit.script(model)
+        given = example.copied()
+        with torch.no_grad():  # some modules refuse only once they run
+            scripted(*given.args, **given.kwargs)
+        return scripted
     except Exception as first:  # the compiler reads the model's code, and refuses in many ways
         try:
             return torch.jit.trace(  # type: ignore[no-any-return]
