@@ -34,6 +34,9 @@ def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
     twin = copy.deepcopy(reference.released(settled(model))[0])
     small = _tensors(pruned)
     wide = _tensors(twin)
+    lost = sorted(plan.cuts.keys() - wide.keys())
+    if lost:
+        raise PlanError(f"the export was made from another model: here is no {lost[0]}")
     names: dict[int, list[str]] = {}
     for name, tensor in wide.items():
         names.setdefault(id(tensor), []).append(name)
