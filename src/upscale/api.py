@@ -19,7 +19,7 @@ from upscale.constants import find_constants
 from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
-from upscale.layers import computes_weight, layers, parameter_names, settled, weight_names
+from upscale.layers import computes_weight, layers, parameter_names, settled, tensors, weight_names
 from upscale.outputs import (
     additions,
     free_columns,
@@ -372,12 +372,7 @@ def _check_same_masks(gone: Mapping[str, tuple[int, ...]], plan: Plan) -> None:
 
 
 def _check_same_model(model: nn.Module, captured: Captured) -> None:
-    owned = dict(
-        (
-            *model.named_parameters(remove_duplicate=False),
-            *model.named_buffers(remove_duplicate=False),
-        )
-    )
+    owned = tensors(model)
     for value, info in captured.values.items():
         name = value.removeprefix("@")
         if value != name and (name not in owned or tuple(owned[name].shape) != info.shape):

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from upscale import reference
 from upscale.channels import positions
 from upscale.errors import PlanError
-from upscale.layers import computes_weight, layers, settled, weight_names
+from upscale.layers import computes_weight, layers, settled, tensors, weight_names
 from upscale.planning import Plan
 from upscale.rewrite.graph import unclashing
 from upscale.selection.masks import Selection
@@ -32,8 +32,8 @@ def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
     if not isinstance(plan, Plan):
         raise PlanError("only what upscale.export returned or upscale.load read can be undone")
     twin = copy.deepcopy(reference.released(settled(model))[0])
-    small = _tensors(pruned)
-    wide = _tensors(twin)
+    small = tensors(pruned)
+    wide = tensors(twin)
     lost = sorted(plan.cuts.keys() - wide.keys())
     if lost:
         raise PlanError(f"the export was made from another model: here is no {lost[0]}")
@@ -87,12 +87,3 @@ def _check_folds(plan: Plan, model: nn.Module) -> None:
                 f"the export gave {layer} a bias, and the model has no place for it: it cannot be "
                 "undone"
             )
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return dict(
-        (
-            *model.named_parameters(remove_duplicate=False),
-            *model.named_buffers(remove_duplicate=False),
-        )
-    )

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from upscale.api import apply
 from upscale.errors import PlanError, StoreError, UpscaleError
+from upscale.layers import tensors
 from upscale.planning import Plan
 from upscale.reference import hold_output
 from upscale.store import container
@@ -114,16 +115,11 @@ def _applied(entries: dict[str, Json], plan: Plan | None, model: nn.Module) -> f
         raise StoreError(f"the file's plan does not fit the model: {error!r}") from error
 
 
-def _check_shapes(pruned: nn.Module, tensors: dict[str, Tensor | None]) -> None:
+def _check_shapes(pruned: nn.Module, given: dict[str, Tensor | None]) -> None:
     """Raise unless the tensors of a file are those that the model given has."""
-    own = dict(
-        (
-            *pruned.named_parameters(remove_duplicate=False),
-            *pruned.named_buffers(remove_duplicate=False),
-        )
-    )
-    for path in own.keys() | tensors.keys():
-        one, other = own.get(path), tensors.get(path)
+    own = tensors(pruned)
+    for path in own.keys() | given.keys():
+        one, other = own.get(path), given.get(path)
         if one is None or other is None or one.shape != other.shape:
             raise StoreError(f"the file was saved from another model: {path} differs")
 

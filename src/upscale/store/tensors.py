@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from upscale.errors import StoreError
+from upscale.layers import tensors
 from upscale.store.checks import Json, as_bool, as_entry, as_object, as_table
 
 FORMATS = {
@@ -34,23 +35,23 @@ def held_tensors(module: nn.Module) -> tuple[dict[str, Held], dict[str, Tensor]]
     """Every parameter and buffer by its path, and the tensors to store, shared ones once."""
     held: dict[str, Held] = {}
     first: dict[int, str] = {}
-    tensors: dict[str, Tensor] = {}
+    stored: dict[str, Tensor] = {}
     for prefix, owner in module.named_modules(remove_duplicate=False):
         for role, table in (("parameter", owner._parameters), ("buffer", owner._buffers)):
             for name, tensor in table.items():
                 if tensor is None:
                     continue
                 path = f"{prefix}.{name}" if prefix else name
-                stored = first.setdefault(id(tensor), path)
-                tensors[stored] = tensor.detach()
+                known = first.setdefault(id(tensor), path)
+                stored[known] = tensor.detach()
                 held[path] = Held(
-                    stored=stored,
+                    stored=known,
                     role=role,
                     memory=_memory(tensor, path),
                     trained=tensor.requires_grad,
                     persistent=name not in owner._non_persistent_buffers_set,
                 )
-    return held, tensors
+    return held, stored
 
 
 def tensors_to_json(held: dict[str, Held]) -> dict[str, Json]:
@@ -102,16 +103,9 @@ def install(module: nn.Module, held: dict[str, Held], stored: dict[str, Tensor])
             owner.register_buffer(name, made[key], persistent=own.persistent)
         else:
             setattr(owner, name, made[key])  # recurrent layers keep a list of theirs
-    missing = [
-        name
-        for name, tensor in (
-            *module.named_parameters(remove_duplicate=False),
-            *module.named_buffers(remove_duplicate=False),
-        )
-        if name not in held
-    ]
+    missing = tensors(module).keys() - held.keys()
     if missing:
-        raise StoreError(f"the file lacks tensors: {', '.join(missing[:5])}")
+        raise StoreError(f"the file lacks tensors: {', '.join(sorted(missing)[:5])}")
 
 
 def _owner(module: nn.Module, prefix: str) -> nn.Module:
