@@ -7,6 +7,7 @@ anew without memory; a module that would come out otherwise than it is cannot be
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,7 +59,8 @@ def json_to_module(spec: Json) -> nn.Module:
     cls = as_entry(CLASSES, entries["class"], "layer")
     arguments = _json_to_arguments(entries["arguments"])
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of sizes that are zero, say
             return _construct(cls, arguments)
     except StoreError:
         raise
