@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types contracts doctest unit zoo random bench weights clean
+.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz roundtrips bench weights clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
@@ -56,6 +56,12 @@ zoo: $(STAMP)  ## every torchvision classifier, exported against masked, as a ta
 
 random: $(STAMP)  ## 5,000 random networks, exported against masked
 	$(BIN)/python scripts/random_networks.py
+
+fuzz: $(STAMP)  ## 10,000 mutated files: the same model, or our own error
+	$(BIN)/python -m scripts.fuzz_store
+
+roundtrips: $(STAMP)  ## every torchvision classifier through every kind of file, as a table (hours)
+	$(BIN)/python -m scripts.round_trips
 
 bench: $(STAMP)  ## seconds to plan and export, and what the ordering solver finds
 	$(BIN)/python benchmarks/export.py

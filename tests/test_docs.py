@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -26,6 +27,17 @@ def test_a_documents_python_runs(
     for block in blocks:
         exec(block, names)
     assert printed in capsys.readouterr().out
+
+
+def test_the_page_on_files_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / "files.md").read_text(), re.DOTALL):
+        exec(block, names)
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {"digits.safetensors", "digits.pt2", "digits.pt"}
+    x = torch.randn(2, 1, 8, 8)
+    torch.testing.assert_close(names["masked"](x), names["pruned"](x))
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: str(path.name))

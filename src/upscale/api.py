@@ -19,7 +19,7 @@ from upscale.constants import find_constants
 from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
-from upscale.layers import computes_weight, layers, parameter_names, settled, weight_names
+from upscale.layers import computes_weight, layers, parameter_names, settled, tensors, weight_names
 from upscale.outputs import (
     additions,
     free_columns,
@@ -199,15 +199,16 @@ def plan(
     return plan_for(model, given, captured, None, selections, way, gone)
 
 
-def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
+def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     """A new, smaller module that computes what the masked model computes.
 
-    It trains, scripts, exports and compiles like any module; the model is not changed.
+    It trains, scripts, exports and compiles like any module; the model is not changed. A plan
+    that was read from JSON needs an example again, to capture the model with.
     """
-    captured = plan.source if isinstance(plan, Plan) else None
-    if not isinstance(captured, Captured):
-        raise PlanError("export takes a plan that upscale.plan has just made; make it again")
+    if not isinstance(plan, Plan):
+        raise PlanError(f"export takes a plan that upscale.plan made, not {type(plan).__name__}")
     model, gone = reference.released(settled(checked(model)))
+    captured = _captured(model, plan, example)
     _check_same_model(model, captured)
     _check_same_masks(gone, plan)
     met = {}
@@ -217,9 +218,42 @@ def export(model: nn.Module, plan: Plan) -> fx.GraphModule:
         kept = {f"@{name}": positions(own) for name, own in plan.kept.items()}
         constants = find_constants(captured, flow, _owned(model), zeroed_lines(plan), kept)
         met = numbers_met(flow, constants, plan.folds)
+    return _rewritten(model, captured, plan, met)
+
+
+def apply(model: nn.Module, plan: Plan, example: Any) -> fx.GraphModule:
+    """What `export` gives, for weights that will be replaced: their numbers are not looked at."""
+    model, _ = reference.released(settled(checked(model)))
+    met = {name: (1.0,) * len(folding.columns) for name, folding in plan.folds.items()}
+    return _rewritten(model, _captured(model, plan, example), plan, met)
+
+
+def _captured(model: nn.Module, plan: Plan, example: Any) -> Captured:
+    """The capture a plan was made from, or one just like it."""
+    if isinstance(plan.source, Captured):
+        return plan.source
+    if example is None:
+        raise PlanError(
+            "this plan was read from JSON: pass an example, export(model, plan, example)"
+        )
+    held = reference.hold_outputs(model, plan.held) if plan.held else model
+    captured = capture(held, Example.of(example))
+    if captured.fingerprint != plan.made_for:
+        raise PlanError(
+            "the plan was made for another model, mode or version of torch: traced here, the model "
+            "has other operations or parameters than there"
+        )
+    return captured
+
+
+def _rewritten(
+    model: nn.Module, captured: Captured, plan: Plan, met: Mapping[str, tuple[float, ...]]
+) -> fx.GraphModule:
     if plan.held:
         model = reference.hold_outputs(model, plan.held)
-    return rewrite(model, captured, plan, met)
+    pruned = rewrite(model, captured, plan, met)
+    pruned.meta |= {"plan": replace(plan, source=None), "example": captured.example}
+    return pruned
 
 
 def _selections(
@@ -315,6 +349,7 @@ def plan_for(
     return replace(
         made,
         source=captured,
+        made_for=captured.fingerprint,
         unreached=tuple(sorted({*made.unreached, *never_read(flow, masked)})),
         masks=gone,
         zeros=zeros_left(flow, made, masks),
@@ -364,12 +399,7 @@ def _check_same_masks(gone: Mapping[str, tuple[int, ...]], plan: Plan) -> None:
 
 
 def _check_same_model(model: nn.Module, captured: Captured) -> None:
-    owned = dict(
-        (
-            *model.named_parameters(remove_duplicate=False),
-            *model.named_buffers(remove_duplicate=False),
-        )
-    )
+    owned = tensors(model)
     for value, info in captured.values.items():
         name = value.removeprefix("@")
         if value != name and (name not in owned or tuple(owned[name].shape) != info.shape):

@@ -29,6 +29,14 @@ class TargetError(UpscaleError, ValueError):
     """The target is none that an export can be planned for."""
 
 
+class StoreError(UpscaleError, ValueError):
+    """A model cannot be written to a file, or a file cannot be read as one."""
+
+
+class DeployError(UpscaleError):
+    """A model cannot be written in the format asked for."""
+
+
 class VerificationError(UpscaleError):
     """The exported model does not compute what the masked model computes."""
 

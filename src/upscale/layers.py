@@ -57,13 +57,20 @@ def weight_names(model: nn.Module) -> dict[str, str]:
     }
 
 
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer, by every qualified name it has."""
+    return dict(
+        (
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        )
+    )
+
+
 def parameter_names(model: nn.Module) -> dict[int, str]:
     """The first qualified name of every parameter and buffer, by identity."""
     names: dict[int, str] = {}
-    for name, tensor in [
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ]:
+    for name, tensor in tensors(model).items():
         names.setdefault(id(tensor), name)
     return names
 

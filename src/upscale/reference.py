@@ -79,18 +79,25 @@ def hold_outputs(model: nn.Module, gone: Mapping[str, tuple[int, ...]]) -> nn.Mo
     """A copy of a model in which channels are zero after the modules named."""
     masked = copy.deepcopy(model)
     for where, channels in gone.items():
-        module = masked.get_submodule(where)
-        module.register_forward_hook(_HoldOutput(module, channels))
+        hold_output(masked.get_submodule(where), channels)
     return masked
+
+
+def hold_output(module: nn.Module, channels: tuple[int, ...]) -> None:
+    """Make channels zero after a module whenever it is called."""
+    module.register_forward_hook(_HoldOutput(module, channels))
+
+
+def held_channels(module: nn.Module) -> tuple[int, ...]:
+    """The channels that output masks make zero after a module."""
+    holds = (hook for hook in module._forward_hooks.values() if isinstance(hook, _HoldOutput))
+    return tuple(sorted({int(channel) for hold in holds for channel in hold.gone}))
 
 
 def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
     """A model without the output masks that were put on it, and what they made zero."""
-    gone: dict[str, tuple[int, ...]] = {}
-    for name, module in model.named_modules():
-        holds = [hook for hook in module._forward_hooks.values() if isinstance(hook, _HoldOutput)]
-        if holds:
-            gone[name] = tuple(sorted({int(c) for hold in holds for c in hold.gone}))
+    held = {name: held_channels(module) for name, module in model.named_modules()}
+    gone = {name: channels for name, channels in held.items() if channels}
     if not gone:
         return model, {}
     bare = copy.deepcopy(model)

@@ -6,11 +6,8 @@
 
 from __future__ import annotations
 
-import importlib
-import re
 from dataclasses import dataclass
 from importlib import resources
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from upscale.errors import UpscaleError
+from upscale.packages import MissingPackageError, import_torchvision
 
 __all__ = [
     "DigitsData",
@@ -34,10 +32,6 @@ __all__ = [
 
 HELD_OUT_SHARE = 0.2
 SPLIT_SEED = 0
-
-
-class MissingPackageError(UpscaleError, ImportError):
-    """A model or its data needs a package that is not installed."""
 
 
 class UnknownModelError(UpscaleError, ValueError):
@@ -182,39 +176,6 @@ def digits_data() -> DigitsData:
     order = torch.from_numpy(np.random.RandomState(SPLIT_SEED).permutation(len(labels)))
     held_out, train = order.tensor_split([int(HELD_OUT_SHARE * len(labels))])
     return DigitsData(images[train], labels[train], images[held_out], labels[held_out])
-
-
-# torchvision's binary extension may be built for another torch than the one installed (a CUDA
-# wheel beside a CPU torch, say). Its operators are then missing, and `import torchvision` fails
-# while attaching shape functions to two of them. Declaring their schemas lets the import finish.
-# They still have no implementation: classifiers never call them, detectors would fail clearly.
-_MISSING_OPERATOR = re.compile(r"operator torchvision::\w+ does not exist")
-_OPERATOR_SCHEMAS = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
-_declared: list[torch.library.Library] = []  # a Library takes its operators with it when freed
-
-
-def import_torchvision() -> ModuleType:
-    """Return the torchvision module, importable even where its compiled operators are not.
-
-    Import through this function before anything that imports torchvision itself, such as timm.
-    """
-    try:
-        return importlib.import_module("torchvision")
-    except ModuleNotFoundError as error:
-        raise MissingPackageError(
-            f"torchvision or a package it needs is missing ({error}): pip install torchvision"
-        ) from error
-    except RuntimeError as error:
-        if _declared or not _MISSING_OPERATOR.search(str(error)):
-            raise
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for schema in _OPERATOR_SCHEMAS:
-        library.define(schema)
-    _declared.append(library)
-    return importlib.import_module("torchvision")
 
 
 def torchvision_model(name: str, **options: Any) -> nn.Module:

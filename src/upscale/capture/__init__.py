@@ -3,5 +3,16 @@
 from upscale.capture.capturing import capture
 from upscale.capture.norms import find_norms
 from upscale.capture.record import Call, Captured, Example, Observed, Ref, TensorInfo
+from upscale.capture.tracing import two_of_each
 
-__all__ = ["Call", "Captured", "Example", "Observed", "Ref", "TensorInfo", "capture", "find_norms"]
+__all__ = [
+    "Call",
+    "Captured",
+    "Example",
+    "Observed",
+    "Ref",
+    "TensorInfo",
+    "capture",
+    "find_norms",
+    "two_of_each",
+]

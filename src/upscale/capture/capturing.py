@@ -63,6 +63,7 @@ def capture(model: nn.Module, example: Example) -> Captured:
         values=observer.values,
         sizes={**{n: i.shape for n, i in observer.values.items()}, **observer.measured},
         training=model.training,
+        example=example.map(lambda x: _shape_of(x) if isinstance(x, Tensor) else x),
         doubted=traced.doubted,
     )
 

@@ -21,7 +21,7 @@ from upscale.deploy import to_exported, to_onnx, to_torchscript
 from upscale.errors import SlowerWarning, UpscaleError
 from upscale.pruning import prune, race_models
 from upscale.store import load, save
-from upscale.survey import survey
+from upscale.surveying import survey
 
 OK, FAILED, MISUSED, SLOWER, INTERRUPTED = 0, 1, 2, 3, 130
 

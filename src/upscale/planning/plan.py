@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from upscale.errors import PlanError
 from upscale.flow.domain import Frozen
+from upscale.planning.document import read_json, write_json
 from upscale.planning.sums import Sum
+
+VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,8 @@ class Plan:
     always hold the same number, `sums` the additions of parts of their operands.
     `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would;
     `estimated_us` is how long the layers, elementwise operations and copies should take.
-    `source` is the capture the plan was made from.
+    `made_for` is the fingerprint of the graph the plan was made for, `source` the capture itself,
+    which a plan that was read from JSON does not have.
     """
 
     order: str
@@ -154,7 +159,20 @@ class Plan:
     folds: Mapping[str, Folding] = field(default_factory=dict)
     repeats: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sums: Mapping[str, Sum] = field(default_factory=dict)
+    made_for: str = ""
     source: object = field(default=None, repr=False, compare=False)
+
+    def to_json(self) -> str:
+        """The plan as a document: every field but `source`."""
+        return write_json(self, version=VERSION, without=frozenset({"source"}))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that `to_json` wrote; to export it, pass an example too."""
+        plan = read_json(cls, text, version=VERSION, without=frozenset({"source"}))
+        if not all(edge.pieces for edge in (*plan.edges, *plan.joins)):
+            raise PlanError("the plan has an edge that reads nothing")
+        return plan
 
     def __str__(self) -> str:
         everything = sorted((*self.edges, *self.joins), key=lambda edge: -edge.copied_bytes)

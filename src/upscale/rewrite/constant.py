@@ -16,15 +16,13 @@ class Constant(nn.Module):
     convolution on no channels at all gives no output channels either, whatever its weight.)
     """
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, rows: int, axis: int, probe: nn.Module) -> None:
         super().__init__()
-        self.training = layer.training
-        self.weight = layer.weight
-        self.bias = layer.bias
-        self.rows = weight_of(layer).shape[1 - column_axis(layer)]
-        spatial = weight_of(layer).ndim - 2
-        self.axis = -1 - spatial
-        self.probe = _one_to_one(layer)
+        self.rows = rows
+        self.axis = axis
+        self.probe = probe
+        self.register_parameter("weight", None)
+        self.register_parameter("bias", None)
 
     def forward(self, x: Tensor) -> Tensor:
         """The bias, spread over the shape that the layer would give for `x`."""
@@ -34,6 +32,15 @@ class Constant(nn.Module):
         sizes = [-1] * blank.dim()
         sizes[self.axis] = self.rows
         return blank.expand(sizes).contiguous()
+
+
+def constant(layer: nn.Module) -> Constant:
+    """What a layer is when it keeps no input channel."""
+    weight = weight_of(layer)
+    made = Constant(weight.shape[1 - column_axis(layer)], 1 - weight.ndim, _one_to_one(layer))
+    made.training = layer.training
+    made.weight, made.bias = layer.weight, layer.bias
+    return made
 
 
 def _one_to_one(layer: nn.Module) -> nn.Module:

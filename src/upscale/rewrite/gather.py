@@ -17,7 +17,12 @@ class Gather(nn.Module):
     indices: Tensor
 
     def __init__(
-        self, axis: int, indices: tuple[int, ...], device: torch.device, *, rows: bool = False
+        self,
+        axis: int,
+        indices: tuple[int, ...],
+        device: torch.device | None = None,
+        *,
+        rows: bool = False,
     ) -> None:
         super().__init__()
         self.axis, self.rows = axis, rows
@@ -49,12 +54,13 @@ class Infill(Gather):
         self,
         axis: int,
         indices: tuple[int, ...],
-        device: torch.device,
+        device: torch.device | None = None,
         *,
         axes: int,
         rows: bool = False,
     ) -> None:
         super().__init__(axis, tuple(index + 1 for index in indices), device, rows=rows)
+        self.axes = axes
         self.pad = [0] * (2 * (axes - 1 - axis)) + [1, 0]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from upscale.capture.questions import (
 )
 from upscale.planning import Edge, Piece, Plan, Spread, Sum, computed_once
 from upscale.rewrite.gather import Gather, Infill
+from upscale.rewrite.guards import write_out_guards
 from upscale.rewrite.weights import Cutter
 
 # Where functional convolutions take their number of groups.
@@ -92,6 +93,7 @@ class _Writer:
             self._copy(node)
 
     def finish(self) -> fx.GraphModule:
+        write_out_guards(self._graph, self._captured.extras)
         self._graph.eliminate_dead_code(self._has_effect)
         self._keep_writes_apart()
         self._graph.lint()
@@ -109,7 +111,7 @@ class _Writer:
 
     def _without_clashes(self, held: dict[str, Any]) -> dict[str, Any]:
         """Give what is named like a part of every graph module another name."""
-        renamed = {path: _unclashing(path) for path in held}
+        renamed = {path: unclashing(path) for path in held}
         for node in self._graph.nodes:
             if node.op in ("call_module", "get_attr"):
                 node.target = renamed[node.target]
@@ -366,7 +368,8 @@ def _type_of(node: fx.Node) -> Any:
     return None if isinstance(node.type, str) else node.type
 
 
-def _unclashing(path: str) -> str:
+def unclashing(path: str) -> str:
+    """The path that something has in an export: graph modules have names of their own."""
     first, dot, rest = path.partition(".")
     return f"{first}_{dot}{rest}" if hasattr(fx.GraphModule, first) else path
 

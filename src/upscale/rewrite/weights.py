@@ -21,7 +21,7 @@ from upscale.layers import (
     weight_of,
 )
 from upscale.planning import Plan
-from upscale.rewrite.constant import Constant
+from upscale.rewrite.constant import constant as constant_layer
 
 
 class Cutter:
@@ -67,7 +67,7 @@ class Cutter:
         if isinstance(original, KINDS):
             self._raise_bias(module, original)
         if constant:
-            return Constant(module)
+            return constant_layer(module)
         _fit(module, groups, width)
         return module
 

@@ -1,0 +1,51 @@
+"""torch.export: a model as a `.pt2` file, or as the program other formats are made from."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_map
+
+from upscale.capture import Example, two_of_each
+from upscale.errors import DeployError
+from upscale.store.atomic import replacing
+
+
+def to_exported(
+    model: nn.Module, example: Any, path: str | os.PathLike[str], *, dynamic_batch: bool = True
+) -> None:
+    """Write a model as `torch.export.load` reads it, for any batch or for the example's alone."""
+    program = exported(model, example, dynamic_batch=dynamic_batch)
+    with replacing(path) as fresh, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of its own format's age
+        torch.export.save(program, fresh)
+
+
+def exported(model: nn.Module, example: Any, *, dynamic_batch: bool) -> ExportedProgram:
+    """The program of a model, in the mode it is in."""
+    given = Example.of(example)
+    if dynamic_batch:
+        given = two_of_each(given)  # a batch of one would be taken for a size that is fixed
+    try:
+        bound = inspect.signature(model.forward).bind(*given.args, **given.kwargs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(
+                model,
+                given.args,
+                dict(given.kwargs),
+                dynamic_shapes=tree_map(_free_batch, bound.arguments) if dynamic_batch else None,
+            )
+    except Exception as error:  # the exporter runs the model, and either may raise anything
+        asked = " with a free batch (dynamic_batch=False may do)" if dynamic_batch else ""
+        raise DeployError(f"torch.export does not take this model{asked}: {error}") from error
+
+
+def _free_batch(leaf: Any) -> Any:
+    return {0: torch.export.Dim.DYNAMIC} if isinstance(leaf, Tensor) and leaf.ndim else None

@@ -1,0 +1,110 @@
+"""What a file says, checked: each function returns it as what it should be, or raises."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias, TypeVar
+
+from torch import fx, nn
+
+from upscale.errors import StoreError
+
+Json: TypeAlias = Any  # what `json.loads` gives: anything, until it has been checked
+T = TypeVar("T")
+
+LONGEST_NAME = 1000
+LARGEST = 2**63
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# A part of a path that is no identifier stands within quotes in generated code.
+PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ +@=:,/-]*")
+
+# What every graph module has, and every module within one.
+TAKEN_WITHIN = frozenset((*dir(nn.Module()), "self"))
+TAKEN = TAKEN_WITHIN | frozenset(
+    (*dir(fx.GraphModule({}, fx.Graph())), "_in_spec", "_out_spec", "_code", "_lineno_map")
+)
+
+
+def as_identifier(value: Json, what: str) -> str:
+    """A name that may stand in generated code as it is."""
+    if (
+        not isinstance(value, str)
+        or len(value) > LONGEST_NAME
+        or not IDENTIFIER.fullmatch(value)
+        or keyword.iskeyword(value)
+        or value == "self"
+        or value.startswith("__")
+    ):
+        raise StoreError(f"{_cut(value)} is no name for {what}")
+    return value
+
+
+def as_path(value: Json) -> str:
+    """The path of a module or tensor: parts with dots between them.
+
+    A part that names anything else of its owner, such as a method, would be called in its place.
+    """
+    parts = value.split(".") if isinstance(value, str) and len(value) <= LONGEST_NAME else [""]
+    taken = {part for part in parts[:1] if part in TAKEN} | set(parts[1:]) & TAKEN_WITHIN
+    fits = all(PART.fullmatch(part) and not keyword.iskeyword(part) for part in parts)
+    if taken or not fits:
+        raise StoreError(f"{_cut(value)} is no path of a module or tensor that a file can hold")
+    return str(value)
+
+
+def as_entry(table: Mapping[str, T], key: Json, what: str) -> T:
+    """What a table has under a name in the file."""
+    if not isinstance(key, str) or key not in table:
+        raise StoreError(f"the file names a {what} that is not there: {_cut(key)}")
+    return table[key]
+
+
+def as_list(value: Json) -> list[Json]:
+    """A list."""
+    if not isinstance(value, list):
+        raise StoreError(f"the file has {_cut(value)} where a list belongs")
+    return value
+
+
+def as_pairs(value: Json) -> list[list[Json]]:
+    """A list of lists of two."""
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in as_list(value)):
+        raise StoreError(f"the file has {_cut(value)} where a list of pairs belongs")
+    return list(value)
+
+
+def as_object(value: Json, *required: str, **optional: Json) -> dict[str, Json]:
+    """An object with the keys required and no others but the optional ones, filled in."""
+    if not isinstance(value, dict):
+        raise StoreError(f"the file has {_cut(value)} where an object belongs")
+    wrong = set(required) - value.keys() or value.keys() - {*required, *optional}
+    if wrong:
+        raise StoreError(f"the file has missing or unknown entries: {_cut(sorted(wrong))}")
+    return {**optional, **value}
+
+
+def as_table(value: Json) -> dict[str, Json]:
+    """An object with paths for keys."""
+    if not isinstance(value, dict):
+        raise StoreError(f"the file has {_cut(value)} where an object belongs")
+    return {as_path(key): item for key, item in value.items()}
+
+
+def as_integer(value: Json) -> int:
+    """A whole number of 64 bits."""
+    if type(value) is not int or not -LARGEST <= value < LARGEST:
+        raise StoreError(f"the file has {_cut(value)} where a number of 64 bits belongs")
+    return value
+
+
+def as_bool(value: Json) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise StoreError(f"the file has {_cut(value)} where true or false belongs")
+    return value
+
+
+def _cut(value: Json) -> str:
+    return f"{str(value)[:80]!r}"

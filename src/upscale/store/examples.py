@@ -1,0 +1,56 @@
+"""Examples as JSON and back: the shapes and dtypes of what a model was captured with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from upscale.capture import Example
+from upscale.errors import StoreError
+from upscale.store.checks import Json, as_integer, as_list, as_object
+from upscale.store.literals import json_to_literal, literal_to_json
+from upscale.store.trees import json_to_tree, tree_to_json
+
+MOST_ELEMENTS = 2**28
+
+
+def example_to_json(example: Example) -> Json:
+    """What the model was captured with, without its numbers."""
+    leaves, spec = tree_flatten((example.args, dict(example.kwargs)))
+    return {"packed": tree_to_json(spec), "leaves": [_leaf_to_json(leaf) for leaf in leaves]}
+
+
+def json_to_example(value: Json) -> Example:
+    """An example of the shapes in a file, on the meta device."""
+    entries = as_object(value, "packed", "leaves")
+    spec = json_to_tree(entries["packed"])
+    leaves = [_json_to_leaf(leaf) for leaf in as_list(entries["leaves"])]
+    if spec.num_leaves != len(leaves):
+        raise StoreError("the file has more or fewer inputs than it packs")
+    packed = tree_unflatten(leaves, spec)
+    if not (isinstance(packed, tuple) and [type(part) for part in packed] == [tuple, dict]):
+        raise StoreError("the file does not say what the model is called with")
+    return Example(*packed)
+
+
+def _leaf_to_json(leaf: Any) -> Json:
+    if isinstance(leaf, Tensor):
+        return {"shape": list(leaf.shape), "dtype": literal_to_json(leaf.dtype)}
+    return literal_to_json(leaf)
+
+
+def _json_to_leaf(leaf: Json) -> Any:
+    if not (isinstance(leaf, dict) and "shape" in leaf):
+        return json_to_literal(leaf, {})
+    entries = as_object(leaf, "shape", "dtype")
+    shape = [as_integer(size) for size in as_list(entries["shape"])]
+    dtype = json_to_literal(entries["dtype"], {})
+    if not isinstance(dtype, torch.dtype) or any(size < 0 for size in shape):
+        raise StoreError("the file has an input that is no tensor")
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise StoreError(f"the file has an input of more than {MOST_ELEMENTS:,} elements")
+    return torch.empty(shape, dtype=dtype, device="meta")

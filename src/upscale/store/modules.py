@@ -1,0 +1,181 @@
+"""Modules as specifications and back: a class of the registry and how it is constructed.
+
+A specification says nothing of tensors: those are in the file's own table. Modules are made
+anew without memory; a module that would come out otherwise than it is cannot be saved.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+
+from upscale.errors import StoreError
+from upscale.rewrite.constant import Constant
+from upscale.rewrite.gather import Gather, Infill
+from upscale.store.checks import Json, as_entry, as_object, as_table
+from upscale.store.literals import json_to_literal, literal_to_json
+from upscale.store.registry import LAYERS
+
+CLASSES: Mapping[str, type[nn.Module]] = {
+    **LAYERS,
+    "nn.modules.linear.NonDynamicallyQuantizableLinear": (
+        nn.modules.linear.NonDynamicallyQuantizableLinear
+    ),
+    "nn.utils.parametrizations.WeightNorm": parametrizations._WeightNorm,
+    "nn.utils.parametrize.ParametrizationList": parametrize.ParametrizationList,
+    "upscale.Constant": Constant,
+    "upscale.Gather": Gather,
+    "upscale.Infill": Infill,
+}
+NAMES = {cls: name for name, cls in CLASSES.items()}
+RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+# Set for every tensor a module has, or only once it runs: no part of how it was constructed.
+DERIVED = {"training", "_flat_weights", "_flat_weight_refs", "_is_hf_initialized"}
+HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks"),
+)
+MOST_LAYERS = 10_000
+
+
+def module_to_json(module: nn.Module) -> dict[str, Json]:
+    """How a module is made anew; raises if a file cannot say it."""
+    name = NAMES.get(type(module))
+    if name is None:
+        raise StoreError(f"it is a {_class_name(module)}, which a file cannot hold")
+    spec: dict[str, Json] = {"class": name, "arguments": _arguments_to_json(module)}
+    _check_same(module, json_to_module(spec))
+    return spec
+
+
+def json_to_module(spec: Json) -> nn.Module:
+    """A module as a file specifies it, on the meta device: without numbers in its tensors."""
+    entries = as_object(spec, "class", "arguments")
+    cls = as_entry(CLASSES, entries["class"], "layer")
+    arguments = _json_to_arguments(entries["arguments"])
+    try:
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of sizes that are zero, say
+            return _construct(cls, arguments)
+    except StoreError:
+        raise
+    except Exception as error:  # constructors are torch's own, and check as they please
+        raise StoreError(f"the file has no {cls.__name__} that torch can make: {error}") from error
+
+
+def _construct(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
+    if cls is parametrize.ParametrizationList:
+        shape = arguments.pop("shape", ())
+        return cls([_made(arguments.pop("0", None))], torch.empty(shape), **arguments)
+    if cls is Constant:
+        _made(arguments.get("probe"))
+    if cls in RECURRENT and not 0 < arguments.get("num_layers", 1) <= MOST_LAYERS:
+        raise StoreError("the file has a recurrent layer without end")
+    return cls(**arguments)
+
+
+def _made(module: object) -> nn.Module:
+    if not isinstance(module, nn.Module):
+        raise StoreError("the file has no module where one belongs")
+    return module
+
+
+def _json_to_arguments(given: Json) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    for name, value in as_table(given).items():
+        if name in ("device", "dtype") or name.startswith("_"):
+            raise StoreError(f"the file constructs a layer with a {name}, which none needs")
+        nested = isinstance(value, dict) and "class" in value
+        arguments[name] = json_to_module(value) if nested else json_to_literal(value, {})
+    return arguments
+
+
+def _arguments_to_json(module: nn.Module) -> dict[str, Json]:
+    return {
+        name: module_to_json(value) if isinstance(value, nn.Module) else literal_to_json(value)
+        for name, value in _arguments(module).items()
+    }
+
+
+def _arguments(module: nn.Module) -> dict[str, Any]:
+    """What a module's class was constructed with, or could have been."""
+    if isinstance(module, Gather):
+        found = {"axis": module.axis, "indices": (), "rows": module.rows}
+        return found | ({"axes": module.axes} if isinstance(module, Infill) else {})
+    if isinstance(module, parametrize.ParametrizationList):
+        if len(module) != 1:
+            raise StoreError("it holds several parametrisations of one weight")
+        with torch.no_grad():
+            shape = tuple(module().shape)
+        return {"0": module[0], "shape": shape, "unsafe": module.unsafe}
+    if isinstance(module, nn.MultiheadAttention):
+        projected = {"bias": module.in_proj_bias, "add_bias_kv": module.bias_k}
+        return _read(module, nn.MultiheadAttention) | {
+            name: tensor is not None for name, tensor in projected.items()
+        }
+    if isinstance(module, RECURRENT):
+        dropped = {"mode"} if isinstance(module, nn.LSTM) else {"mode", "proj_size"}
+        found = _read(module, nn.RNNBase)
+        extra = {"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNN) else {}
+        return {name: value for name, value in found.items() if name not in dropped} | extra
+    return _read(module, type(module))
+
+
+def _read(module: nn.Module, cls: type[nn.Module]) -> dict[str, Any]:
+    """The arguments of a constructor that a module keeps under their own names."""
+    found: dict[str, Any] = {}
+    for name in inspect.signature(cls).parameters:
+        value = getattr(module, name, inspect.Parameter.empty)
+        if name in module._parameters:
+            value = value is not None
+        if value is not inspect.Parameter.empty and not isinstance(value, Tensor):
+            found[name] = value
+    return found
+
+
+def _check_same(module: nn.Module, made: nn.Module) -> None:
+    """Raise unless a module made anew is what the module is, but for its tensors."""
+    twins = dict(made.named_modules(remove_duplicate=False))
+    for path, own in module.named_modules(remove_duplicate=False):
+        where = f"{path}: " if path else ""
+        twin = twins.pop(path, None)
+        if type(own) is not type(twin):
+            raise StoreError(f"{where}it holds a {_class_name(own)}, which a file cannot hold")
+        if _hooks(own) != _hooks(twin):
+            raise StoreError(f"{where}it has hooks, which a file cannot hold: remove them")
+        for name in sorted(_plain(own).keys() | _plain(twin).keys()):
+            one, other = _plain(own).get(name), _plain(twin).get(name)
+            if repr(one) != repr(other):
+                raise StoreError(
+                    f"{where}its {name} is {one!r:.80}; constructed anew it would be {other!r:.80}"
+                )
+    if twins:
+        raise StoreError(f"it lacks what a {_class_name(module)} has: {', '.join(twins)}")
+
+
+def _hooks(module: nn.Module) -> int:
+    """How many hooks a module has; those that mask outputs are said otherwise."""
+    found = (hook for name in HOOKS for hook in getattr(module, name).values())
+    return sum(not getattr(hook, "only_masks", False) for hook in found)
+
+
+def _plain(module: nn.Module) -> dict[str, object]:
+    """What a module holds besides tensors, modules and hooks."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if name not in NOTHING_OF_ITS_OWN and name not in DERIVED
+    }
+
+
+NOTHING_OF_ITS_OWN = vars(nn.Module()).keys()
+
+
+def _class_name(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"

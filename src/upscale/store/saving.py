@@ -1,0 +1,100 @@
+"""Saving: a pruned model as one file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from upscale.errors import StoreError
+from upscale.planning import Plan
+from upscale.reference import held_channels
+from upscale.store import container
+from upscale.store.checks import Json, as_identifier, as_path
+from upscale.store.examples import example_to_json
+from upscale.store.graphs import graph_to_json
+from upscale.store.modules import module_to_json
+from upscale.store.tensors import held_tensors, tensors_to_json
+
+VERSION = 1
+
+
+def save(pruned: fx.GraphModule, path: str | os.PathLike[str]) -> None:
+    """Write an exported model to one safetensors file, with all that `load` needs to make it anew.
+
+    The file holds no code. It is replaced at once: a save that is interrupted leaves the old one.
+    """
+    if not isinstance(pruned, fx.GraphModule):
+        raise StoreError(
+            f"save takes what upscale.export or upscale.prune returns, not {type(pruned).__name__}"
+        )
+    held, tensors = held_tensors(pruned)
+    for name in held:
+        as_path(name)
+    document = {
+        "version": VERSION,
+        "torch": torch.__version__,
+        "name": as_identifier(type(pruned).__name__, "a model"),
+        "graph": graph_to_json(pruned.graph),
+        "modules": _modules_to_json(pruned),
+        "training": {name: own.training for name, own in pruned.named_modules()},
+        "held": _masks_to_json(pruned),
+        "tensors": tensors_to_json(held),
+        **_origin_to_json(pruned),
+    }
+    _check_attributes(pruned, set(held))
+    container.write(Path(path), document, tensors)
+
+
+def _modules_to_json(pruned: fx.GraphModule) -> dict[str, Json]:
+    """The layers that the graph calls, by path; one that is called by two is told once."""
+    specs: dict[str, Json] = {}
+    first: dict[int, str] = {}
+    for path in sorted({str(n.target) for n in pruned.graph.nodes if n.op == "call_module"}):
+        module = pruned.get_submodule(path)
+        try:
+            known = first.setdefault(id(module), path)
+            specs[path] = module_to_json(module) if known == path else {"same": known}
+        except StoreError as error:
+            raise StoreError(
+                f"module {path} ({type(module).__name__}) cannot be saved: {error}"
+            ) from error
+    _check_rest(pruned, specs)
+    return specs
+
+
+def _check_rest(pruned: fx.GraphModule, specs: dict[str, Json]) -> None:
+    """Raise if there is a module that the graph does not call and that is more than a holder."""
+    for path, module in pruned.named_modules(remove_duplicate=False):
+        parts = path.split(".")
+        within = any(".".join(parts[:end]) in specs for end in range(1, len(parts) + 1))
+        if path and not within and type(module) is not nn.Module:
+            raise StoreError(
+                f"module {path} ({type(module).__name__}) is not called by the model's graph, and "
+                "would be lost; delete it before saving"
+            )
+
+
+def _masks_to_json(pruned: nn.Module) -> dict[str, list[int]]:
+    masks = {name: held_channels(module) for name, module in pruned.named_modules()}
+    return {name: list(channels) for name, channels in masks.items() if channels}
+
+
+def _check_attributes(pruned: fx.GraphModule, tensors: set[str]) -> None:
+    for node in pruned.graph.nodes:
+        if node.op == "get_attr" and node.target not in tensors:
+            raise StoreError(
+                f"node {node.name} reads {node.target}, which is no parameter or buffer; "
+                "register it as one before exporting"
+            )
+
+
+def _origin_to_json(pruned: fx.GraphModule) -> dict[str, Json]:
+    """The plan that the model was exported with, and the inputs it was captured with."""
+    plan: Any = pruned.meta.get("plan")
+    if not isinstance(plan, Plan):
+        return {"plan": None, "example": None}
+    return {"plan": plan.to_json(), "example": example_to_json(pruned.meta["example"])}

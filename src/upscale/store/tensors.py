@@ -1,0 +1,141 @@
+"""The table of tensors: what each is to the module that holds it, and how it lies in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from upscale.errors import StoreError
+from upscale.layers import tensors
+from upscale.store.checks import Json, as_bool, as_entry, as_object, as_table
+
+FORMATS = {
+    "contiguous": torch.contiguous_format,
+    "channels_last": torch.channels_last,
+    "channels_last_3d": torch.channels_last_3d,
+}
+RANKS = {"channels_last": 4, "channels_last_3d": 5}
+ROLES = {"parameter": True, "buffer": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tensor of a module: the name it is stored under, and what it is there."""
+
+    stored: str
+    role: str
+    memory: str
+    trained: bool
+    persistent: bool
+
+
+def held_tensors(module: nn.Module) -> tuple[dict[str, Held], dict[str, Tensor]]:
+    """Every parameter and buffer by its path, and the tensors to store, shared ones once."""
+    held: dict[str, Held] = {}
+    first: dict[int, str] = {}
+    stored: dict[str, Tensor] = {}
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        for role, table in (("parameter", owner._parameters), ("buffer", owner._buffers)):
+            for name, tensor in table.items():
+                if tensor is None:
+                    continue
+                path = f"{prefix}.{name}" if prefix else name
+                known = first.setdefault(id(tensor), path)
+                stored[known] = tensor.detach()
+                held[path] = Held(
+                    stored=known,
+                    role=role,
+                    memory=_memory(tensor, path),
+                    trained=tensor.requires_grad,
+                    persistent=name not in owner._non_persistent_buffers_set,
+                )
+    return held, stored
+
+
+def tensors_to_json(held: dict[str, Held]) -> dict[str, Json]:
+    """The table, without what goes without saying."""
+    return {
+        path: {
+            "role": own.role,
+            **({} if own.stored == path else {"stored": own.stored}),
+            **({} if own.memory == "contiguous" else {"memory": own.memory}),
+            **({} if own.trained == (own.role == "parameter") else {"trained": own.trained}),
+            **({} if own.persistent else {"persistent": False}),
+        }
+        for path, own in held.items()
+    }
+
+
+def json_to_tensors(table: Json) -> dict[str, Held]:
+    """The table of a file."""
+    held: dict[str, Held] = {}
+    for path, entry in as_table(table).items():
+        given = as_object(
+            entry, "role", stored=path, memory="contiguous", trained=None, persistent=True
+        )
+        is_parameter = as_entry(ROLES, given["role"], "role")
+        as_entry(FORMATS, given["memory"], "memory format")
+        trained = is_parameter if given["trained"] is None else as_bool(given["trained"])
+        if not isinstance(given["stored"], str):
+            raise StoreError(f"the file does not say where {path} is stored")
+        held[path] = Held(
+            given["stored"], given["role"], given["memory"], trained, as_bool(given["persistent"])
+        )
+    return held
+
+
+def install(module: nn.Module, held: dict[str, Held], stored: dict[str, Tensor]) -> None:
+    """Give a module the tensors of a file, in place of those it has."""
+    made: dict[tuple[str, str], Tensor] = {}
+    for path, own in held.items():
+        prefix, _, name = path.rpartition(".")
+        owner = _owner(module, prefix)
+        key = (own.stored, own.role)
+        if key not in made:
+            made[key] = _made(as_entry(stored, own.stored, "tensor"), own, path)
+        if name not in owner._parameters and name not in owner._buffers and hasattr(owner, name):
+            raise StoreError(f"the file has a tensor {path} where no tensor can be")
+        owner._parameters.pop(name, None)
+        owner._buffers.pop(name, None)
+        if own.role == "buffer":
+            owner.register_buffer(name, made[key], persistent=own.persistent)
+        else:
+            setattr(owner, name, made[key])  # recurrent layers keep a list of theirs
+    missing = tensors(module).keys() - held.keys()
+    if missing:
+        raise StoreError(f"the file lacks tensors: {', '.join(sorted(missing)[:5])}")
+
+
+def _owner(module: nn.Module, prefix: str) -> nn.Module:
+    try:
+        return module.get_submodule(prefix)
+    except AttributeError as error:
+        raise StoreError(f"the file has a tensor in {prefix[:80]!r}, where no module is") from error
+
+
+def _made(tensor: Tensor, own: Held, path: str) -> Tensor:
+    if RANKS.get(own.memory, tensor.ndim) != tensor.ndim:
+        raise StoreError(f"the file has {path} in {own.memory}, which its shape cannot be")
+    laid = torch.empty(tensor.shape, dtype=tensor.dtype, memory_format=FORMATS[own.memory])
+    laid.copy_(tensor)
+    if own.trained and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise StoreError(f"the file trains {path}, whose numbers are whole")
+    if own.role == "parameter":
+        return nn.Parameter(laid, requires_grad=own.trained)
+    return laid.requires_grad_(own.trained)
+
+
+def _memory(tensor: Tensor, path: str) -> str:
+    """The memory format whose strides a tensor has; a tensor in none is stored contiguous."""
+    if tensor.is_meta:
+        raise StoreError(f"{path} is on the meta device and has no numbers to save")
+    if tensor.layout is not torch.strided:
+        raise StoreError(f"{path} is sparse; make it dense to save it")
+    for name, memory in FORMATS.items():
+        if RANKS.get(name, tensor.ndim) == tensor.ndim:
+            like = torch.empty(tensor.shape, device="meta", memory_format=memory)
+            if like.stride() == tensor.stride():
+                return name
+    return "contiguous"

@@ -1,0 +1,133 @@
+"""Every format computes what the export computes, at another batch than the example's too."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import upscale
+from tests.masks import calm, random_selection
+from tests.nets import NETS
+from tests.store.files import outputs
+from upscale.capture import Example
+
+# One network for each thing that exporters trip over.
+NAMES = (
+    *("Residual", "Dense", "Shuffle", "UNet", "TransformerBlock", "Flattened", "OneChannel"),
+    *("Grouped", "SeveralInputs", "WrappedWindows", "WrappedSplit", "WeightNormed", "FeaturesOut"),
+)
+old_format = pytest.mark.filterwarnings("ignore:.torch.jit.load.:DeprecationWarning")
+needs_onnx = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("onnxruntime", "onnxscript")),
+    reason="needs the onnx extra",
+)
+
+
+def pruned_net(name: str) -> tuple[torch.fx.GraphModule, Any, Any]:
+    """An export, the example it was made with (a batch of one) and other inputs."""
+    torch.manual_seed(0)
+    make, example = NETS[name]
+    model, one, several = calm(make()), example(1, 16), example(3, 16)
+    plan = upscale.plan(model, one, random_selection(model, 0.3, seed=3))
+    return upscale.export(model, plan), one, several
+
+
+def run_onnx(path: Path, inputs: Any) -> list[Tensor]:
+    runtime = importlib.import_module("onnxruntime")
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    tensors = Example.of(inputs).tensors
+    given = zip(session.get_inputs(), tensors, strict=True)
+    return [torch.from_numpy(x) for x in session.run(None, {i.name: t.numpy() for i, t in given})]
+
+
+def assert_close(found: list[Any], expected: list[Any], tolerance: float) -> None:
+    found, expected = ([x for x in every if isinstance(x, Tensor)] for every in (found, expected))
+    assert len(found) == len(expected) > 0
+    for one, other in zip(found, expected, strict=True):
+        scale = float(other.abs().max())
+        torch.testing.assert_close(one, other, rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pt2_computes_the_same(name: str, tmp_path: Path) -> None:
+    pruned, one, several = pruned_net(name)
+    upscale.deploy.to_exported(pruned, one, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2").module()
+    assert_close(outputs(loaded, several), outputs(pruned, several), 1e-6)
+    assert [file.name for file in tmp_path.iterdir()] == ["model.pt2"]
+
+
+@old_format
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "WrappedSplit"])
+def test_torchscript_computes_the_same(name: str, tmp_path: Path) -> None:
+    pruned, one, several = pruned_net(name)
+    upscale.deploy.to_torchscript(pruned, one, tmp_path / "model.pt")
+    loaded = torch.jit.load(tmp_path / "model.pt")
+    assert_close(outputs(loaded, several), outputs(pruned, several), 1e-6)
+
+
+@needs_onnx
+@pytest.mark.parametrize("name", NAMES)
+def test_onnx_runtime_computes_the_same(name: str, tmp_path: Path) -> None:
+    pruned, one, several = pruned_net(name)
+    upscale.deploy.to_onnx(pruned, one, tmp_path / "model.onnx")
+    assert_close(run_onnx(tmp_path / "model.onnx", several), outputs(pruned, several), 1e-5)
+
+
+@needs_onnx
+def test_onnx_has_the_opset_and_the_batch_asked_for(tmp_path: Path) -> None:
+    onnx = importlib.import_module("onnx")
+    pruned, one, several = pruned_net("Residual")
+    path = tmp_path / "model.onnx"
+    for opset in (18, 20):
+        upscale.deploy.to_onnx(pruned, one, path, opset=opset, dynamic_batch=False)
+        written = onnx.load(path)
+        assert [entry.version for entry in written.opset_import if not entry.domain] == [opset]
+        (shape,) = (entry.type.tensor_type.shape for entry in written.graph.input)
+        assert [axis.dim_value for axis in shape.dim] == list(one.shape)
+    with pytest.raises(Exception, match="dimension"):
+        run_onnx(path, several)
+
+
+@old_format
+def test_a_loaded_model_deploys(tmp_path: Path) -> None:
+    pruned, one, several = pruned_net("Residual")
+    upscale.save(pruned, tmp_path / "model.safetensors")
+    loaded = upscale.load(tmp_path / "model.safetensors")
+    upscale.deploy.to_torchscript(loaded, one, tmp_path / "model.pt")
+    scripted = torch.jit.load(tmp_path / "model.pt")
+    assert_close(outputs(scripted, several), outputs(pruned, several), 1e-6)
+
+
+def test_what_torchs_tracer_fails_on_is_refused(tmp_path: Path) -> None:
+    pruned, one, _ = pruned_net("WrappedSplit")  # it fills a tensor with a tensor
+    with pytest.raises(upscale.DeployError, match="neither as a script"):
+        upscale.deploy.to_torchscript(pruned, one, tmp_path / "model.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Refuses(nn.Module):
+    def forward(self, *x: Tensor) -> Tensor:
+        raise TypeError("not this")
+
+
+@pytest.mark.parametrize(
+    "write", [upscale.deploy.to_exported, upscale.deploy.to_torchscript], ids=["pt2", "script"]
+)
+def test_what_a_format_cannot_hold_is_refused(write: Callable[..., None], tmp_path: Path) -> None:
+    with pytest.raises(upscale.DeployError):
+        write(Refuses(), torch.ones(2, 2), tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_onnx_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(upscale.UpscaleError, match=r"pip install 'upscale\[onnx\]'"):
+        upscale.deploy.to_onnx(nn.Linear(2, 2), torch.ones(1, 2), tmp_path / "model.onnx")
