@@ -74,7 +74,7 @@ def _command(
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=HELP.replace("\n", " "))
+    parser.add_argument("model", metavar="MODEL", help=HELP)
     parser.add_argument("--weights", type=Path, help="a safetensors or weights-only checkpoint")
     parser.add_argument(
         "--shape", default="1,3,224,224", help="of the input; 1,3,224,224 if not said"
@@ -143,8 +143,8 @@ def target_of(arguments: argparse.Namespace, batch: int = 1) -> Target:
 
 def example_of(arguments: argparse.Namespace) -> Tensor:
     """An input of the shape asked for; raises `ValueError` for what is none."""
-    sizes = [int(size) for size in arguments.shape.replace("x", ",").split(",")]
-    if not sizes or min(sizes) < 1:
+    sizes = [int(size) if size.isdecimal() else 0 for size in arguments.shape.split(",")]
+    if min(sizes) < 1:
         raise ValueError(f"--shape is {arguments.shape!r}; it must be sizes such as 1,3,224,224")
     x = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
     x = x.to(getattr(torch, arguments.dtype))

@@ -16,9 +16,10 @@ from upscale.errors import UpscaleError
 from upscale.store import load
 from upscale.zoo import digits, import_torchvision, torchvision_model
 
-HELP = """\
-torchvision:NAME, timm:NAME, upscale:digits, package.module:callable (called without arguments; the
-current directory is searched first), or a file that `upscale prune` wrote"""
+HELP = (
+    "torchvision:NAME, timm:NAME, upscale:digits, package.module:callable (called without "
+    "arguments; the current directory is searched first), or a file that `upscale prune` wrote"
+)
 
 
 class SourceError(UpscaleError):

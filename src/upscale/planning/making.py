@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from upscale.channels import Positions
 from upscale.errors import PlanError
 from upscale.flow.domain import ChannelFlow, Reduce
@@ -35,14 +37,33 @@ class _Draft:
     pricing: Pricing
     windowed: bool = False
 
-    def written(self) -> tuple[Plan, Layouts]:
+    def written(self) -> _Written:
         """The plan, and where it puts everything."""
         wants = wants_of(self.flow, self.live, self.read)
         planner = Planner(
             self.flow, self.live, self.read, wants, self.orders, self.order, self.pricing
         )
         plan = planner.plan()
-        return replace(plan, estimated_us=planner.price / 1000), planner.layouts
+        return _Written(self, replace(plan, estimated_us=planner.price / 1000), planner.layouts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Written:
+    """A draft, the plan written from it, and where that puts everything."""
+
+    draft: _Draft
+    plan: Plan
+    layouts: Layouts
+
+    @property
+    def price(self) -> float:
+        """What the plan should take, in nanoseconds."""
+        return 1000 * (self.plan.estimated_us or 0.0)
+
+    def or_if_cheaper(self, other: _Written) -> _Written:
+        """The other, if it is worth it; where windows are read, it must copy no more."""
+        copies = other.plan.copied_bytes > self.plan.copied_bytes and self.draft.windowed
+        return other if other.price + WORTH_IT < self.price and not copies else self
 
 
 def make_plan(
@@ -65,14 +86,13 @@ def make_plan(
     if order not in ORDERS:
         raise PlanError(f"order is {order!r}; it must be one of {', '.join(ORDERS)}")
     if windows and order != "none":
-        draft = _with_windows(flow, {**kept, **windows}, order, pricing)
+        best = _with_windows(flow, {**kept, **windows}, order, pricing).written()
     else:
-        draft = _with_cuts(flow, kept, order, pricing)
-    plan, layouts = draft.written()
+        best = _with_cuts(flow, kept, order, pricing)
     if widened and order != "none":
-        plan = _cheapest(draft, plan, layouts)
+        best = _widened(_filled(best))
     return replace(
-        plan,
+        best.plan,
         kept={name[1:]: tuple(own.tolist()) for name, own in kept.items()},
         sums=dict(sums or {}),
     )
@@ -91,8 +111,8 @@ def _with_windows(
 
 def _with_cuts(
     flow: ChannelFlow, kept: Mapping[str, Positions], order: str, pricing: Pricing
-) -> _Draft:
-    """The draft whose order copies least; a copy that is made anyway may change the order."""
+) -> _Written:
+    """The plan whose order copies least; a copy that is made anyway may change the order."""
     live = find_live(flow, kept)
     wants = wants_of(flow, live, kept)
 
@@ -101,17 +121,15 @@ def _with_cuts(
         orders = order_classes(cut, live, wants, order)
         return _Draft(cut, kept, live, orders, order, pricing)
 
-    best, cuts = draft(frozenset()), frozenset[Cut]()
+    best, cuts = draft(frozenset()).written(), frozenset[Cut]()
     if order == "none":
         return best
-    plan, _ = best.written()
     for where in (_written_anew, _copied_at_additions):
-        more = cuts | where(flow, plan)
-        if plan.copied_bytes and more > cuts:
-            other = draft(more)
-            tried, _ = other.written()
-            if _burden(tried) < _burden(plan):
-                best, plan, cuts = other, tried, more
+        more = cuts | where(flow, best.plan)
+        if best.plan.copied_bytes and more > cuts:
+            other = draft(more).written()
+            if _burden(other.plan) < _burden(best.plan):
+                best, cuts = other, more
     return best
 
 
@@ -130,33 +148,22 @@ def _burden(plan: Plan) -> tuple[int, int, int]:
     return plan.copied_bytes, plan.copies, sum(len(edge.pieces) for edge in plan.edges)
 
 
-def _cheapest(draft: _Draft, plan: Plan, layouts: Layouts) -> Plan:
-    """The plan, or one like it with more channels made or read, whichever costs least."""
-    plans = [plan]
-    for wide in (draft, _filled(draft)):
-        if wide is not draft:
-            other, layouts = wide.written()
-            plans.append(other)
-        windows = widen(wide.flow, wide.live, wide.read, layouts, wide.pricing)
-        if windows:
-            read = {**wide.read, **windows}
-            more = find_live(wide.flow, read)
-            flags = {line: own | more.lines[line] for line, own in wide.live.lines.items()}
-            needed = Liveness(flags, wide.live.values | more.values)
-            plans.append(replace(wide, read=read, live=needed).written()[0])
-    if draft.windowed:
-        # Windows were chosen so that nothing is copied.
-        plans = [each for each in plans if each.copied_bytes <= plan.copied_bytes]
-    best = min(plans, key=_estimate)
-    return best if _estimate(best) + WORTH_IT < _estimate(plan) else plan
+def _widened(base: _Written) -> _Written:
+    """The plan, or one in which layers read more than they keep, if that is cheaper."""
+    draft = base.draft
+    windows = widen(draft.flow, draft.live, draft.read, base.layouts, draft.pricing)
+    if not windows:
+        return base
+    read = {**draft.read, **windows}
+    more = find_live(draft.flow, read)
+    flags = {line: own | more.lines[line] for line, own in draft.live.lines.items()}
+    needed = Liveness(flags, draft.live.values | more.values)
+    return base.or_if_cheaper(replace(draft, read=read, live=needed).written())
 
 
-def _estimate(plan: Plan) -> float:
-    return 1000 * (plan.estimated_us or 0.0)
-
-
-def _filled(draft: _Draft) -> _Draft:
-    """The draft with needs that have no holes, and convolutions that make whole blocks."""
+def _filled(base: _Written) -> _Written:
+    """The plan, or one in which needs have no holes and convolutions make whole blocks."""
+    draft = base.draft
     flow, live, places = draft.flow, draft.live, dict(draft.orders.places)
     blocks: dict[int, int] = {}
     for relation in _makers(flow):
@@ -169,8 +176,11 @@ def _filled(draft: _Draft) -> _Draft:
             for channel in classes.tolist():
                 # What nobody needs comes last.
                 places.setdefault(channel, (stream, len(places)))
+    more = find_live(flow, draft.read, places, blocks)
+    if all(np.array_equal(own, live.lines[line]) for line, own in more.lines.items()):
+        return base
     orders = replace(draft.orders, places=places)
-    return replace(draft, live=find_live(flow, draft.read, places, blocks), orders=orders)
+    return base.or_if_cheaper(replace(draft, live=more, orders=orders).written())
 
 
 def _makers(flow: ChannelFlow) -> Iterator[Reduce]:

@@ -101,13 +101,19 @@ def _cheapest(
     found = layouts.find(read.line, np.arange(flow.size(read.line)))
     place = np.full(len(found.root), -1)
     gap = np.full(len(found.root), NOT_HELD)
+    wanted = np.zeros(len(found.root), dtype=bool)
+    wanted[columns] = True
     for number, root in enumerate(found.roots):
         if root is not None:
-            mine = np.flatnonzero(found.root == number)
+            mine = found.root == number
             place[mine] = layouts.place(root, found.position[mine])
-            gap[mine] = _gaps(place[mine], place[np.intersect1d(mine, columns)])
+            gap[mine] = _gaps(place[mine], np.sort(place[mine & wanted]))
     rows = int(live.lines[read.relation.out].sum())
     joined = layouts.joins(read.line)
+
+    def compute(width: int) -> float:
+        passed = sum(pricing.passing(flow, line, width) for line in read.passing)
+        return passed + pricing.layer(flow, read.relation, width, rows)
 
     def price(columns: Positions) -> float:
         parts = [
@@ -118,28 +124,26 @@ def _cheapest(
         (first, *more) = parts
         whole = not (more or joined) and first.channels == len(layouts.of(first.line))
         fetched = 0.0 if whole else pricing.fetch(flow, parts, joined=joined)
-        passed = sum(pricing.passing(flow, line, len(columns)) for line in read.passing)
-        return fetched + passed + pricing.layer(flow, read.relation, len(columns), rows)
+        return fetched + compute(len(columns))
 
-    if (gap[columns] == NOT_HELD).any():
-        return columns  # some of what it reads is no tensor's
+    if (gap[columns] == NOT_HELD).any() or price(columns) - compute(len(columns)) < WORTH_IT:
+        return columns  # some of what it reads is no tensor's; or there is too little to save
     widths = np.unique(gap[(gap > 0) & (gap < NOT_HELD)])
     doubling = np.searchsorted(widths, 2 ** np.arange(32), side="right")
     steps = widths[np.unique(doubling[doubling > 0]) - 1]
-    candidates = [columns, *(np.flatnonzero(gap <= width) for width in steps.tolist())]
-    best = min(candidates, key=price)
+    candidates = [np.flatnonzero(gap <= width) for width in steps.tolist()]
+    best = min(candidates, key=price, default=columns)
     return best if price(best) + WORTH_IT < price(columns) else columns
 
 
 def _gaps(place: Positions, wanted: Positions) -> Positions:
-    """For each place how wide the gap between wanted places is in which it lies; 0 if wanted."""
+    """How wide the gap between wanted places, which are sorted, is around each place; 0 if wanted."""
     gap = np.full(len(place), OUTSIDE)
-    wanted = np.unique(wanted)
     if len(wanted):
-        after = np.searchsorted(wanted, place)
-        between = (after > 0) & (after < len(wanted))
-        gap[between] = (wanted[after[between]] - wanted[after[between] - 1]) - 1
-        gap[np.isin(place, wanted)] = 0
+        after = np.minimum(np.searchsorted(wanted, place), len(wanted) - 1)
+        between = (place > wanted[0]) & (place < wanted[-1])
+        gap[between] = (wanted[after] - wanted[after - 1] - 1)[between]
+        gap[wanted[after] == place] = 0
     gap[place < 0] = NOT_HELD
     return gap
 

@@ -1,0 +1,192 @@
+"""The command line: what it prints, writes and returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import upscale
+from upscale.cli import main
+from upscale.cli.progress import Progress
+from upscale.timing import Measurement
+from upscale.zoo import digits
+
+DIGITS = ("upscale:digits", "--shape", "2,1,8,8", "--quiet")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
+def test_prune_writes_files_that_compute_what_the_masked_model_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, script = tmp_path / "small.safetensors", tmp_path / "small.pt"
+    options = ("--amount", "0.5", "--out", str(out), "--torchscript", str(script))
+    assert main(["prune", *DIGITS, *options, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["parameters_after"] < told["parameters_before"]
+    assert told["files"] == [str(out), str(script)]
+    model, x = digits(), torch.randn(3, 1, 8, 8)
+    masked = upscale.mask(model, upscale.select(model, x, amount=0.5))
+    torch.testing.assert_close(upscale.load(out)(x), masked(x))
+    torch.testing.assert_close(torch.jit.load(script)(x), masked(x))
+
+
+def test_what_prune_wrote_can_be_inspected_and_raced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "small.safetensors")
+    assert main(["prune", *DIGITS, "--parameters", "0.3", "--out", out]) == 0
+    assert main(["inspect", out, "--shape", "2,1,8,8", "--quiet"]) == 0
+    assert "layers can drop inputs of their choice" in capsys.readouterr().out
+
+    def told(contestants: dict[str, object], **options: object) -> dict[str, Measurement]:
+        times = {"unpruned": 2.0, "pruned": ratio * 2.0}
+        return {n: Measurement(times[n], 0, 0, 1, 0, 1, 0, "") for n in contestants}
+
+    monkeypatch.setattr("upscale.pruning.race", told)
+    for ratio, status in ((0.5, 0), (1.5, 3)):
+        assert main(["bench", *DIGITS, "--against", out, "--json"]) == status
+        assert json.loads(capsys.readouterr().out)["ratio"] == ratio
+
+
+def test_inspect_says_what_stays_whole_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", *DIGITS]) == 0
+    told = capsys.readouterr().out
+    assert "whole outputs: head: they are the model's output" in told
+    assert "Expect (by estimate, random channels)" in told
+    assert main(["inspect", *DIGITS, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "DigitsNet"
+
+
+def test_attention_is_explained_in_plain_words() -> None:
+    block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    told = str(upscale.survey(block, torch.randn(1, 5, 16)))
+    assert "LayerNorm normalises over all of them" in told
+    assert "queries and keys" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["inspect", "torchvision:resnet1"], 1, "torchvision has no model 'resnet1'"),
+        (["inspect", "nowhere.safetensors"], 1, "is no file"),
+        (["inspect", "no.such.module:model"], 1, "cannot be imported"),
+        (["inspect", "os:getcwd"], 1, "not a torch.nn.Module"),
+        (["inspect", "upscale:digits", "--shape", "1,a"], 2, "--shape is '1,a'"),
+        (["inspect", "upscale:digits", "--shape", "1,3,8,8"], 1, "at stem.conv"),
+        (["inspect", "upscale:digits", "--threads", "0"], 1, "threads is 0"),
+        (["prune", *DIGITS, "--amount", "2", "--out", "x"], 1, "amount is 2.0"),
+        (["prune", *DIGITS, "--amount", "0.1", "--out", "no/such/place"], 1, "No such file"),
+        (["prune", *DIGITS, "--amount", "0.1", "--weights", "none.pt", "--out", "x"], 1, "none.pt"),
+    ],
+)
+def test_a_users_mistake_is_one_line(
+    arguments: list[str],
+    status: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*arguments, "--quiet"]) == status
+    told = capsys.readouterr().err
+    assert said in told
+    assert len(told.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_come_from_safetensors_and_checkpoints(tmp_path: Path) -> None:
+    model = digits()
+    state = {name: tensor + 1 for name, tensor in model.state_dict().items()}
+    save_file(state, tmp_path / "w.safetensors")
+    torch.save({"state_dict": state}, tmp_path / "w.pt")
+    for name in ("w.safetensors", "w.pt"):
+        out = tmp_path / f"{name}.out"
+        options = ("--weights", str(tmp_path / name), "--amount", "0", "--out", str(out))
+        assert main(["prune", *DIGITS, *options, "--no-verify"]) == 0
+        loaded = dict(upscale.load(out).named_parameters())
+        assert torch.equal(loaded["head.bias"], state["head.bias"])
+
+
+class Harmful:
+    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
+        return os.system, ("touch harmed",)
+
+
+def test_a_checkpoint_cannot_run_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"a": Harmful()}, tmp_path / "bad.pt")
+    options = ("--weights", "bad.pt", "--amount", "0.1", "--out", "x")
+    assert main(["prune", *DIGITS, *options]) == 1
+    assert "no checkpoint of weights alone" in capsys.readouterr().err
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_an_import_path_is_found_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine_of_this_test.py").write_text(
+        "from torch import nn\n"
+        "def build(): return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["inspect", "mine_of_this_test:build", "--shape", "1,4", "--quiet"]) == 0
+    assert "Sequential: 2 layers" in capsys.readouterr().out
+
+
+def test_the_module_runs_as_a_program_and_has_help() -> None:
+    command = [sys.executable, "-m", "upscale"]
+    told = subprocess.run([*command, "prune", "--help"], capture_output=True, text=True, check=True)
+    assert "examples:" in told.stdout
+    wrong = subprocess.run([*command, "prune"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert "Traceback" not in wrong.stderr
+
+
+def test_an_interrupt_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "slow_of_this_test.py").write_text(
+        "import time\nfrom upscale.zoo import digits\n"
+        "def build():\n    print('begun', flush=True)\n    time.sleep(30)\n    return digits()\n"
+    )
+    command = [sys.executable, "-m", "upscale", "prune", "slow_of_this_test:build"]
+    with subprocess.Popen(
+        [*command, "--shape", "1,1,8,8", "--amount", "0.1", "--out", "x"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begun\n"
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Traceback" not in told
+    assert not (tmp_path / "x").exists()
+
+
+def test_progress_shows_itself_only_when_something_is_slow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("upscale.cli.progress.EVERY", 0.01)
+    with Progress(2) as progress:
+        progress.step("quick")
+        time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("upscale.cli.progress.SLOW", 0.02)
+    with Progress(2) as progress:
+        progress.step("slow")
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "[1/2] slow\n"
