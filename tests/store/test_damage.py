@@ -136,7 +136,7 @@ for round in range(50):
         while True:
             for model in models[:: 1 if round % 2 else -1]:
                 upscale.save(model, path)
-    time.sleep(rng.uniform(0, 4 * once))
+    time.sleep(rng.uniform(0, 2 * once))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     found = upscale.load(path)(x)

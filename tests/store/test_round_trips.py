@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -50,7 +51,7 @@ def test_the_networks_hold_modules_of_ours() -> None:
 def test_any_network_comes_back(network: Network) -> None:
     model, example = build(network), network.example(network.batch, SIZE)
     try:
-        plan = upscale.plan(model, example, network.selection, order="none")
+        plan = upscale.plan(model, example, network.selections, order="none")
     except upscale.CaptureError:
         return
     pruned = upscale.export(model, plan)
@@ -199,6 +200,15 @@ def test_a_model_that_trains_with_torchvisions_own_functions_comes_back(tmp_path
     expected = pruned(x)
     torch.manual_seed(0)
     torch.testing.assert_close(loaded(x), expected, rtol=0, atol=0)
+
+
+def test_layers_named_like_parts_of_every_graph_module_come_back(tmp_path: Path) -> None:
+    names = ("meta", "graph", "shape_env", "code", "features-1")
+    layers = [nn.Linear(6, 6) for _ in names]
+    model, x = nn.Sequential(OrderedDict(zip(names, layers, strict=True))), torch.randn(2, 6)
+    pruned = upscale.prune(model, x, amount=0.5)
+    assert_same(round_trip(pruned, tmp_path), pruned, x)
+    assert_same(upscale.load(tmp_path / "model.safetensors", model), pruned, x)
 
 
 def test_the_weights_are_readable_by_safetensors_alone(tmp_path: Path) -> None:

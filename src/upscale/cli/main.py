@@ -142,6 +142,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _model(arguments: argparse.Namespace) -> nn.Module:
+    target_of(arguments)  # says what is wrong with it before anything takes long
     model = find_model(arguments.model, arguments.weights).to(getattr(torch, arguments.dtype))
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)

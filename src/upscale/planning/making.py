@@ -164,6 +164,8 @@ def _widened(base: _Written) -> _Written:
 def _filled(base: _Written) -> _Written:
     """The plan, or one in which needs have no holes and convolutions make whole blocks."""
     draft = base.draft
+    if not draft.pricing.has_tails and not _copied_at_additions(draft.flow, base.plan):
+        return base
     flow, live, places = draft.flow, draft.live, dict(draft.orders.places)
     blocks: dict[int, int] = {}
     for relation in _makers(flow):

@@ -31,6 +31,11 @@ class Pricing:
     costs: Costs
     scale: float = 1.0
 
+    @property
+    def has_tails(self) -> bool:
+        """Whether convolutions take longer for outputs beyond whole blocks."""
+        return self.target.memory_format == "channels_last"
+
     def channel_bytes(self, flow: ChannelFlow, line: Line) -> float:
         """What one channel of a line weighs."""
         return self.scale * flow.nbytes[line.value] / max(1, flow.size(line))

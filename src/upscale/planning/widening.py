@@ -137,7 +137,7 @@ def _cheapest(
 
 
 def _gaps(place: Positions, wanted: Positions) -> Positions:
-    """How wide the gap between wanted places, which are sorted, is around each place; 0 if wanted."""
+    """How wide the gap between wanted places (sorted) is around each place; 0 if wanted."""
     gap = np.full(len(place), OUTSIDE)
     if len(wanted):
         after = np.minimum(np.searchsorted(wanted, place), len(wanted) - 1)

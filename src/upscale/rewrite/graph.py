@@ -27,6 +27,8 @@ from upscale.rewrite.weights import Cutter
 GROUPS_ARGUMENT = 6
 # What needs memory to lie as it did, and what does the same wherever it lies.
 VIEWS: dict[Any, str] = {"view": "reshape", "view_as": "reshape_as"}
+# What every graph module has under a name of its own.
+TAKEN = frozenset(dir(fx.GraphModule({}, fx.Graph())))
 
 
 def rewrite(
@@ -371,7 +373,7 @@ def _type_of(node: fx.Node) -> Any:
 def unclashing(path: str) -> str:
     """The path that something has in an export: graph modules have names of their own."""
     first, dot, rest = path.partition(".")
-    return f"{first}_{dot}{rest}" if hasattr(fx.GraphModule, first) else path
+    return f"{first}_{dot}{rest}" if first in TAKEN else path
 
 
 def _once(make: Callable[[], fx.Node]) -> Callable[[], fx.Node]:

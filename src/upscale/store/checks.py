@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from torch import fx, nn
+from torch import nn
 
 from upscale.errors import StoreError
+from upscale.rewrite.graph import TAKEN
 
 Json: TypeAlias = Any  # what `json.loads` gives: anything, until it has been checked
 T = TypeVar("T")
@@ -20,11 +21,9 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A part of a path that is no identifier stands within quotes in generated code.
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ +@=:,/-]*")
 
-# What every graph module has, and every module within one.
+# What every module within a graph module has; the graph module itself has more.
 TAKEN_WITHIN = frozenset((*dir(nn.Module()), "self"))
-TAKEN = TAKEN_WITHIN | frozenset(
-    (*dir(fx.GraphModule({}, fx.Graph())), "_in_spec", "_out_spec", "_code", "_lineno_map")
-)
+TAKEN_FIRST = TAKEN | TAKEN_WITHIN | {"_in_spec", "_out_spec"}
 
 
 def as_identifier(value: Json, what: str) -> str:
@@ -47,7 +46,7 @@ def as_path(value: Json) -> str:
     A part that names anything else of its owner, such as a method, would be called in its place.
     """
     parts = value.split(".") if isinstance(value, str) and len(value) <= LONGEST_NAME else [""]
-    taken = {part for part in parts[:1] if part in TAKEN} | set(parts[1:]) & TAKEN_WITHIN
+    taken = set(parts[:1]) & TAKEN_FIRST | set(parts[1:]) & TAKEN_WITHIN
     fits = all(PART.fullmatch(part) and not keyword.iskeyword(part) for part in parts)
     if taken or not fits:
         raise StoreError(f"{_cut(value)} is no path of a module or tensor that a file can hold")
