@@ -162,7 +162,8 @@ def _why(captured: Captured, flow: ChannelFlow, value: str) -> str:
         if step.frozen is not None:
             return f"{step.frozen.operation} at {step.frozen.source}: {step.frozen.because}"
         if any(isinstance(r, Pass) and r.whole for r in step.relations):
-            kind = captured.kinds.get(step.module or "", "a normalisation")
+            calls = captured.observed[step.node].calls
+            kind = captured.kinds[step.module] if step.module else calls[-1].op
             return f"{kind} normalises over all of them"
         if step.node == output:
             return "they are the model's output"

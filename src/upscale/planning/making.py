@@ -23,6 +23,8 @@ from upscale.target import BUILT_IN, Target
 
 ORDERS = ("optimal", "mrap", "none")
 ANYWHERE = Pricing(Target(), BUILT_IN)
+# The part of a plan's time that has to be saved for another plan to be tried.
+WORTH_PLANNING = 0.002
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,8 +153,8 @@ def _burden(plan: Plan) -> tuple[int, int, int]:
 def _widened(base: _Written) -> _Written:
     """The plan, or one in which layers read more than they keep, if that is cheaper."""
     draft = base.draft
-    windows = widen(draft.flow, draft.live, draft.read, base.layouts, draft.pricing)
-    if not windows:
+    windows, saved = widen(draft.flow, draft.live, draft.read, base.layouts, draft.pricing)
+    if saved < WORTH_PLANNING * base.price:
         return base
     read = {**draft.read, **windows}
     more = find_live(draft.flow, read)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from upscale.flow.domain import GRID, ChannelFlow, Line, Reduce
 from upscale.target import CopyCosts, Costs, Target
 
+# What a gather must save where runs are concatenated anyway and each lies in one stretch: then only
+# starts are saved, and how much those cost differs most from runtime to runtime.
+WORTH_A_GATHER = 100_000.0
 # Estimates are no better than this, in nanoseconds: what saves less is not worth reading or making
 # a channel more.
 WORTH_IT = 10_000.0
@@ -86,11 +89,13 @@ class Pricing:
 
         In one that is made anyway, what a gather copies is copied again.
         """
-        apart = self._joining(flow, part, part.runs)
+        apart, least = self._joining(flow, part, part.runs), WORTH_IT
         beside = self._joining(flow, part, 1)
         if not joined:
             apart, beside = apart + self._concatenating(flow, part) + self.costs.call, 0.0
-        return part.runs > 1 and self._gather(flow, part) + beside + WORTH_IT < apart
+        elif not self.is_inner(flow, part.line):
+            least = WORTH_A_GATHER
+        return part.runs > 1 and self._gather(flow, part) + beside + least < apart
 
     def fetch(self, flow: ChannelFlow, parts: Sequence[Part], *, joined: bool) -> float:
         """Fetching parts, each as it pays; `joined`, they are concatenated anyway."""

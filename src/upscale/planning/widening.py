@@ -41,19 +41,21 @@ def widen(
     kept: Mapping[str, Positions],
     layouts: Layouts,
     pricing: Pricing,
-) -> dict[str, Positions]:
-    """The columns that layers had better read, where they are more than they keep.
+) -> tuple[dict[str, Positions], float]:
+    """The columns that layers had better read, where they are more than they keep; and what
+    that saves, in nanoseconds.
 
     `layouts` tells where a plan puts everything; nothing is read that it does not hold.
     """
-    found = {}
+    found, total = {}, 0.0
     for read in _reads(flow, live):
         columns = columns_kept(read.relation, kept)
         if len(columns):
-            wide = _cheapest(flow, live, layouts, pricing, read, columns)
-            if len(wide) > len(columns):
-                found[read.relation.layer] = np.sort(wide)
-    return found
+            wide, saved = _cheapest(flow, live, layouts, pricing, read, columns)
+            if saved:
+                found[read.relation.layer] = wide
+                total += saved
+    return found, total
 
 
 def _reads(flow: ChannelFlow, live: Liveness) -> Iterator[_Read]:
@@ -96,8 +98,9 @@ def _cheapest(
     pricing: Pricing,
     read: _Read,
     columns: Positions,
-) -> Positions:
-    """The columns to read, of those with ever wider gaps filled, that cost least."""
+) -> tuple[Positions, float]:
+    """The columns to read, of those with ever wider gaps filled, that cost least; and what they
+    save."""
     found = layouts.find(read.line, np.arange(flow.size(read.line)))
     place = np.full(len(found.root), -1)
     gap = np.full(len(found.root), NOT_HELD)
@@ -115,25 +118,31 @@ def _cheapest(
         passed = sum(pricing.passing(flow, line, width) for line in read.passing)
         return passed + pricing.layer(flow, read.relation, width, rows)
 
-    def price(columns: Positions) -> float:
+    def fetched(columns: Positions, *, together: bool = False) -> float:
         parts = [
-            Part(root, int(mine.sum()), _count_runs(place[columns[mine]]))
+            Part(root, int(mine.sum()), 1 if together else _count_runs(place[columns[mine]]))
             for number, root in enumerate(found.roots)
             if root is not None and (mine := found.root[columns] == number).any()
         ]
         (first, *more) = parts
         whole = not (more or joined) and first.channels == len(layouts.of(first.line))
-        fetched = 0.0 if whole else pricing.fetch(flow, parts, joined=joined)
-        return fetched + compute(len(columns))
+        return 0.0 if whole else pricing.fetch(flow, parts, joined=joined)
 
-    if (gap[columns] == NOT_HELD).any() or price(columns) - compute(len(columns)) < WORTH_IT:
-        return columns  # some of what it reads is no tensor's; or there is too little to save
+    def price(columns: Positions) -> float:
+        return fetched(columns) + compute(len(columns))
+
+    if (gap[columns] == NOT_HELD).any():
+        return columns, 0.0  # some of what it reads is no tensor's
+    least = fetched(columns, together=True) if joined or len(found.roots) > 1 else 0.0
+    if fetched(columns) - least < WORTH_IT:
+        return columns, 0.0
     widths = np.unique(gap[(gap > 0) & (gap < NOT_HELD)])
     doubling = np.searchsorted(widths, 2 ** np.arange(32), side="right")
     steps = widths[np.unique(doubling[doubling > 0]) - 1]
     candidates = [np.flatnonzero(gap <= width) for width in steps.tolist()]
     best = min(candidates, key=price, default=columns)
-    return best if price(best) + WORTH_IT < price(columns) else columns
+    saved = price(columns) - price(best)
+    return (best, saved) if saved > WORTH_IT else (columns, 0.0)
 
 
 def _gaps(place: Positions, wanted: Positions) -> Positions:
