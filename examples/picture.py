@@ -24,7 +24,7 @@ def main(path: Path) -> None:
     model, example = digits(), torch.zeros(1, 1, 8, 8)
     selection = upscale.select(model, example, amount=AMOUNT)
     in_place = upscale.plan(model, example, selection, order="none")
-    ordered = upscale.plan(model, example, selection)
+    ordered = upscale.plan(model, example, selection, widen=False)
     path.write_text(picture(ordered), encoding="utf-8")
     print(f"wrote {path.name}: {in_place.copies} copies before ordering, {ordered.copies} after")
 

@@ -126,7 +126,9 @@ def test_what_most_masked_networks_compute_is_finite_and_depends_on_the_input() 
 
 
 def test_a_network_reads_as_the_program_that_builds_it() -> None:
-    network = replace(drawn(900)[-1], made=(("x", (0, 2)),), after="layer")
+    masked = next(network for network in reversed(drawn(900)) if network.kept)
+    assert masked.kept is not None
+    network = replace(masked, made=((masked.kept[0][0], (0,)),), after="layer")
     namespace: dict[str, Any] = {
         "torch": torch,
         "nn": nn,

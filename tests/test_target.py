@@ -27,6 +27,7 @@ DEAR = CopyCosts(gather_byte=1e6, run_byte=1e6, run_row=1e6, slice_byte=0.0)
 COPIES_ARE_DEAR = replace(BUILT_IN, outer=DEAR, inner=DEAR)
 TAILS_ARE_DEAR = replace(COPIES_ARE_DEAR, mac=1e5, tail=8.0)
 ARITHMETIC_IS_DEAR = replace(BUILT_IN, mac=1e6)
+PIECES_ARE_DEAR = replace(BUILT_IN, piece=1e6)
 
 
 class Streams(nn.Module):
@@ -85,6 +86,7 @@ def runs(model: nn.Module, example: Example) -> bool:
         (COPIES_ARE_DEAR, torch.contiguous_format),
         (TAILS_ARE_DEAR, torch.channels_last),
         (ARITHMETIC_IS_DEAR, torch.channels_last),
+        (PIECES_ARE_DEAR, torch.contiguous_format),
     ],
 )
 @pytest.mark.parametrize("name", NETS)
@@ -124,7 +126,7 @@ def test_copies_behind_which_norms_stand_are_widened_too(monkeypatch: pytest.Mon
     model, example = calm(PreActivated()), torch.randn(1, 3, 8, 8)
     selection = random_selection(model, 0.4, seed=0, empty=False)
     narrow = upscale.plan(model, example, selection, widen=False)
-    at(COPIES_ARE_DEAR, monkeypatch)
+    at(PIECES_ARE_DEAR, monkeypatch)
     wide = upscale.plan(model, example, selection)
     assert sum(len(e.pieces) for e in wide.edges) < sum(len(e.pieces) for e in narrow.edges)
 

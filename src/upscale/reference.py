@@ -90,14 +90,16 @@ def hold_output(module: nn.Module, channels: tuple[int, ...]) -> None:
 
 def held_channels(module: nn.Module) -> tuple[int, ...]:
     """The channels that output masks make zero after a module."""
-    holds = (hook for hook in module._forward_hooks.values() if isinstance(hook, _HoldOutput))
-    return tuple(sorted({int(channel) for hold in holds for channel in hold.gone}))
+    return tuple(sorted({int(channel) for hold in _holds(module) for channel in hold.gone}))
+
+
+def _holds(module: nn.Module) -> list[_HoldOutput]:
+    return [hook for hook in module._forward_hooks.values() if isinstance(hook, _HoldOutput)]
 
 
 def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
     """A model without the output masks that were put on it, and what they made zero."""
-    held = {name: held_channels(module) for name, module in model.named_modules()}
-    gone = {name: channels for name, channels in held.items() if channels}
+    gone = {name: held_channels(own) for name, own in model.named_modules() if _holds(own)}
     if not gone:
         return model, {}
     bare = copy.deepcopy(model)

@@ -166,6 +166,8 @@ def test_an_interrupt_leaves_no_file(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Whoever runs the tests in the background has interrupts ignored, and children inherit it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "begun\n"

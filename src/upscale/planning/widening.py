@@ -18,6 +18,8 @@ from upscale.planning.layouts import Layouts
 from upscale.planning.pricing import WORTH_IT, Part, Pricing
 from upscale.segments import Liveness, columns_kept
 
+# How much wider than what it keeps a layer may become: a pruned model should be smaller as well.
+MOST_WIDENED = 1.5
 # The width of the gap of what lies before or behind all that is wanted; and of what is nowhere.
 OUTSIDE, NOT_HELD = 2**30, 2**31
 
@@ -140,6 +142,7 @@ def _cheapest(
     doubling = np.searchsorted(widths, 2 ** np.arange(32), side="right")
     steps = widths[np.unique(doubling[doubling > 0]) - 1]
     candidates = [np.flatnonzero(gap <= width) for width in steps.tolist()]
+    candidates = [each for each in candidates if len(each) <= MOST_WIDENED * len(columns)]
     best = min(candidates, key=price, default=columns)
     saved = price(columns) - price(best)
     return (best, saved) if saved > WORTH_IT else (columns, 0.0)
