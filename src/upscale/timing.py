@@ -62,7 +62,7 @@ def race(
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     found = {}
     for name, own in taken.items():
-        low, _, high = quantiles(own, n=4) if len(own) > 1 else own * 3
+        low, _, high = quantiles(own, n=4, method="inclusive") if len(own) > 1 else own * 3
         found[name] = Measurement(
             median_ms=median(own),
             low_ms=low,
