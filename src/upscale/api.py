@@ -121,6 +121,8 @@ def select(
     Selection
         With `selection.reached`: the shares of channels, parameters and macs it comes to.
 
+    Examples
+    --------
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     >>> len(select(net, torch.zeros(1, 4), amount=0.25).kept["1"])

@@ -84,6 +84,8 @@ def prune(
     options
         Those of `select`.
 
+    Examples
+    --------
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> prune(net, torch.randn(1, 4), amount=0.5).get_submodule("0").out_features

@@ -34,8 +34,8 @@ class Measurement:
     versions: str
 
     def __str__(self) -> str:
-        spread = f"{self.low_ms:.2f} to {self.high_ms:.2f}"
-        return f"{self.median_ms:.2f} ms ({spread}), {self.peak_bytes / 1e6:.1f} MB"
+        spread = f"half of {self.runs} runs {self.low_ms:.2f} to {self.high_ms:.2f}"
+        return f"{self.median_ms:.2f} ms ({spread}), at most {self.peak_bytes / 1e6:.1f} MB at once"
 
 
 def race(

@@ -46,7 +46,7 @@ def test_what_prune_wrote_can_be_inspected_and_raced(
     out = str(tmp_path / "small.safetensors")
     assert main(["prune", *DIGITS, "--parameters", "0.3", "--out", out]) == 0
     assert main(["inspect", out, "--shape", "2,1,8,8", "--quiet"]) == 0
-    assert "layers can drop inputs of their choice" in capsys.readouterr().out
+    assert "layers can drop input channels" in capsys.readouterr().out
 
     def told(contestants: dict[str, object], **options: object) -> dict[str, Measurement]:
         times = {"unpruned": 2.0, "pruned": ratio * 2.0}
@@ -58,19 +58,71 @@ def test_what_prune_wrote_can_be_inspected_and_raced(
         assert json.loads(capsys.readouterr().out)["ratio"] == ratio
 
 
+def test_a_file_that_does_not_fit_the_shape_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "small.safetensors")
+    assert main(["prune", *DIGITS, "--amount", "0.3", "--out", out]) == 0
+    arguments = ("torchvision:squeezenet1_1", "--shape", "1,3,32,32", "--against", out, "--quiet")
+    assert main(["bench", *arguments]) == 1
+    told = capsys.readouterr().err
+    assert "the pruned model does not take an input of shape (1, 3, 32, 32)" in told
+    assert len(told.splitlines()) == 1
+
+
 def test_inspect_says_what_stays_whole_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", *DIGITS]) == 0
     told = capsys.readouterr().out
-    assert "whole outputs: head: they are the model's output" in told
-    assert "Expect (by estimate, random channels)" in told
+    assert "layers can drop output channels. This one keeps all:" in told
+    assert "\n  stem.conv: they are the model's input.\n" in told
+    assert "\n  head: they are the model's output.\n" in told
+    assert "Expect, by estimate, if channels go at random: " in told
     assert main(["inspect", *DIGITS, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == "DigitsNet"
 
 
 def test_attention_is_explained_in_plain_words() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(16)
+            self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.norm(x)
+            return x + self.attention(x, x, x, need_weights=False)[0]
+
+    model = nn.Sequential(nn.Linear(4, 16), Block(), nn.LayerNorm(16), nn.Linear(16, 2)).eval()
+    told = str(upscale.survey(model, torch.randn(1, 5, 4)))
+    assert "0, 1.attention.out_proj: LayerNorm normalises over all of them" in told
+    assert "belongs to no layer that a selection can name:\n  1.attention.in_proj_weight: " in told
+    assert "attention scores need every channel of queries and keys (once)" in told
+
+
+def test_what_reads_a_frozen_tensor_is_told_what_froze_it() -> None:
     block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
     told = str(upscale.survey(block, torch.randn(1, 5, 16)))
     assert "layer_norm normalises over all of them" in told
+    assert "self_attn.out_proj: unsqueeze: its channels are spread over several axes" in told
+
+
+def test_every_layer_that_keeps_its_inputs_is_told_why() -> None:
+    class Tables(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.each = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, groups=8)
+            self.bias = nn.Linear(2, 8)
+            self.register_buffer("table", torch.ones(1, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.each(self.first(x)) + self.bias(self.table)[:, :, None, None]
+
+    views = upscale.survey(Tables().eval(), torch.randn(1, 3, 8, 8)).layers
+    assert {view.name: view.why_inputs for view in views} == {
+        "first": "they are the model's input",
+        "each": "each belongs to one output, and leaves with it",
+        "bias": "no layer makes them",
+    }
 
 
 @pytest.mark.parametrize(

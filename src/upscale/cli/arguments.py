@@ -13,6 +13,9 @@ from upscale.cli.sources import HELP
 from upscale.selection.amounts import Amount, Latency, Macs, Parameters
 from upscale.target import FORMATS, ITEM_BYTES, RUNTIMES, Target
 
+# The criteria that need nothing but weights.
+BY_WEIGHT = ("l1", "l2", "lamp", "fpgm", "bn", "random")
+
 EXAMPLES = {
     "prune": """\
 examples:
@@ -75,7 +78,12 @@ def _command(
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=HELP)
-    parser.add_argument("--weights", type=Path, help="a safetensors or weights-only checkpoint")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="a state_dict in safetensors or torch.save's format; random weights if not given",
+    )
     parser.add_argument(
         "--shape", default="1,3,224,224", help="of the input; 1,3,224,224 if not said"
     )
@@ -83,22 +91,55 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runtime", choices=RUNTIMES, default="torch")
+    parser.add_argument(
+        "--runtime", choices=RUNTIMES, default="torch", help="what will run the export"
+    )
     parser.add_argument("--channels-last", action="store_true", help="plan for channels-last")
     parser.add_argument("--threads", type=int, default=None, help="threads that torch may use")
-    parser.add_argument("--dtype", choices=sorted(ITEM_BYTES), default="float32")
+    parser.add_argument(
+        "--dtype", choices=sorted(ITEM_BYTES), default="float32", help="of weights and input"
+    )
 
 
 def _add_amount(parser: argparse.ArgumentParser, *, required: bool) -> None:
     amount = parser.add_mutually_exclusive_group(required=required)
     amount.add_argument("--amount", type=float, metavar="SHARE", help="share of channels to prune")
-    amount.add_argument("--parameters", type=float, metavar="SHARE", help="share of weights")
-    amount.add_argument("--macs", type=float, metavar="SHARE", help="share of multiply-adds")
-    amount.add_argument("--latency", type=float, metavar="SHARE", help="share of latency to reach")
-    parser.add_argument("--importance", default="l2", help="l1, l2, lamp, fpgm, bn or random")
-    parser.add_argument("--scope", choices=("local", "global"), default="local")
-    parser.add_argument("--side", choices=("input", "output"), default="input")
-    parser.add_argument("--constraint", choices=("none", "segment", "contiguous"), default="none")
+    amount.add_argument(
+        "--parameters", type=float, metavar="SHARE", help="share of weights to prune"
+    )
+    amount.add_argument(
+        "--macs", type=float, metavar="SHARE", help="share of multiply-adds to prune"
+    )
+    amount.add_argument(
+        "--latency",
+        type=float,
+        metavar="SHARE",
+        help="share of the unpruned latency to come down to",
+    )
+    parser.add_argument(
+        "--importance",
+        choices=BY_WEIGHT,
+        default="l2",
+        help="how channels are scored; the lowest go. Criteria that need data are in the library",
+    )
+    parser.add_argument(
+        "--scope",
+        choices=("local", "global"),
+        default="local",
+        help="the same share of every layer, or the lowest scores of all",
+    )
+    parser.add_argument(
+        "--side",
+        choices=("input", "output"),
+        default="input",
+        help="drop what layers read, or what they make",
+    )
+    parser.add_argument(
+        "--constraint",
+        choices=("none", "segment", "contiguous"),
+        default="none",
+        help="each layer for itself, all readers alike, or windows of one order",
+    )
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="PATTERN", help="layers that keep all"
     )

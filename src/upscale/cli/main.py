@@ -11,14 +11,14 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from upscale.calibration import cache_path, calibrate
 from upscale.cli.arguments import amount_of, example_of, make_parser, target_of
 from upscale.cli.progress import Progress
 from upscale.cli.sources import find_model
 from upscale.deploy import to_exported, to_onnx, to_torchscript
-from upscale.errors import SlowerWarning, UpscaleError
+from upscale.errors import ExampleError, SlowerWarning, UpscaleError
 from upscale.pruning import prune, race_models
 from upscale.store import load, save
 from upscale.surveying import survey
@@ -123,13 +123,18 @@ def _bench(arguments: argparse.Namespace) -> int:
                 model, example, amount=amount_of(arguments), target=target, **_choices(arguments)
             )
         progress.step("racing")
+        _check_takes(smaller, example)
         taken = race_models(
             {"unpruned": model, "pruned": smaller}, example, target, runs=arguments.runs
         )
     ratio = taken["pruned"].median_ms / taken["unpruned"].median_ms
     result = {"ratio": ratio, **{name: asdict(own) for name, own in taken.items()}}
     lines = [f"{name}: {own}" for name, own in taken.items()]
-    _show(arguments, result, [*lines, f"The pruned model takes {ratio:.2f} times as long."])
+    _show(
+        arguments,
+        result,
+        [*lines, f"The pruned model takes {ratio:.2f} times as long as the unpruned."],
+    )
     return OK if ratio < 1 else SLOWER
 
 
@@ -161,6 +166,18 @@ def _choices(arguments: argparse.Namespace) -> Any:
         "ignore": tuple(arguments.ignore),
         "round_to": arguments.round_to,
     }
+
+
+def _check_takes(model: nn.Module, example: Tensor) -> None:
+    """Raise unless a model that was read from a file takes an input of the shape given."""
+    try:
+        with torch.inference_mode():
+            model(example)
+    except (RuntimeError, TypeError, ValueError) as error:
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise ExampleError(
+            f"the pruned model does not take an input of shape {tuple(example.shape)}: {first[0]}"
+        ) from error
 
 
 def _weights(model: nn.Module) -> int:

@@ -41,6 +41,8 @@ POINTWISE = """
     float double half bfloat16
 """.split()
 
+MIXES_CHANNELS = "channels are multiplied with channels, as queries with keys: it needs them all"
+
 
 @rule(*POINTWISE)
 def pointwise(call: Call, walk: Walk) -> None:
@@ -238,7 +240,7 @@ def matmul(call: Call, walk: Walk) -> None:
     if Line(second, last) in walk.lines(second) and last > 0:
         walk.ties(Line(call.outs[0], len(walk.shape(call.outs[0])) - 1), [Line(second, last)])
     if walk.lines(first) or first in walk.splits or walk.lines(second):
-        walk.note = "it contracts channels with each other, not with a layer's weight"
+        walk.note = MIXES_CHANNELS
 
 
 @rule("scaled_dot_product_attention")
@@ -268,7 +270,7 @@ def einsum(call: Call, walk: Walk) -> None:
     operands = tensors(call)
     inputs, _, result = equation.partition("->")
     terms = inputs.split(",")
-    walk.note = "it contracts channels with each other, not with a layer's weight"
+    walk.note = MIXES_CHANNELS
     if len(operands) != 2 or not result or "." in equation or operands[1] not in walk.splits:
         return
     grid = walk.splits[operands[1]].grid
