@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz roundtrips bench weights clean
+.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz roundtrips bench docs pictures weights clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
@@ -66,6 +66,14 @@ roundtrips: $(STAMP)  ## every torchvision classifier through every kind of file
 bench: $(STAMP)  ## seconds to plan and export, and what the ordering solver finds
 	$(BIN)/python benchmarks/export.py
 	$(BIN)/python benchmarks/ordering.py --quick
+
+docs: $(STAMP)  ## the site, in build/docs; warnings are errors
+	$(PIP) install -c constraints.txt --no-build-isolation -e ".[docs]"
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "Open build/docs/index.html"
+
+pictures: $(STAMP)  ## draw the pictures in the documents again
+	$(BIN)/python -m scripts.pictures
 
 weights: $(STAMP)  ## train the shipped network again
 	$(BIN)/python scripts/train_digits.py
