@@ -289,3 +289,18 @@ def test_a_failing_call_does_not_leave_a_computed_weights_mask_behind() -> None:
         masked.b(torch.randn(1, 5, 6, 6))
     assert torch.equal(other(x), before)
     assert blind_to_what_is_pruned(masked, "b", [0])
+
+
+def test_a_masked_model_exports_with_its_masks_right_after_an_optimisers_step() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    masked = upscale.mask(model, Selection(kept={"2": [1, 3, 4]}))
+    optimiser = torch.optim.Adam(masked.parameters(), lr=0.1)
+    x = torch.randn(16, 4)
+    for _ in range(2):
+        optimiser.zero_grad()
+        masked(x).square().sum().backward()
+        optimiser.step()
+    pruned = upscale.export(masked, upscale.plan(masked, x))
+    assert pruned.get_submodule("0").out_features == 3
+    torch.testing.assert_close(pruned(x), masked(x))

@@ -98,7 +98,15 @@ def _holds(module: nn.Module) -> list[_HoldOutput]:
 
 
 def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
-    """A model without the output masks that were put on it, and what they made zero."""
+    """A model without the output masks that were put on it, and what they made zero.
+
+    Masks of columns hold from call to call; an optimiser's step may have come after the last
+    one, so they are applied again.
+    """
+    for own in model.modules():
+        for hook in own._forward_pre_hooks.values():
+            if isinstance(hook, _HoldStored):
+                hook(own, ())
     gone = {name: held_channels(own) for name, own in model.named_modules() if _holds(own)}
     if not gone:
         return model, {}
