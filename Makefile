@@ -69,7 +69,7 @@ bench: $(STAMP)  ## seconds to plan and export, and what the ordering solver fin
 
 docs: $(STAMP)  ## the site, in build/docs; warnings are errors
 	$(PIP) install -c constraints.txt --no-build-isolation -e ".[docs]"
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs build/docs
 	@echo "Open build/docs/index.html"
 
 pictures: $(STAMP)  ## draw the pictures in the documents again

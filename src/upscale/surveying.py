@@ -193,8 +193,10 @@ def _why_inputs(captured: Captured, flow: ChannelFlow, relation: Reduce) -> str:
         if (step := makers.get(value)) is not None:
             if step.frozen is not None:
                 return _told(step.frozen)
+            if any(v.startswith("@") for v in step.reads):
+                break
             front += [v for v in step.reads if v not in front]
-    return "no layer makes them"
+    return "no convolution or linear makes them"
 
 
 def _why(captured: Captured, flow: ChannelFlow, value: str) -> str:

@@ -99,6 +99,21 @@ def test_attention_is_explained_in_plain_words() -> None:
     assert "attention scores need every channel of queries and keys (once)" in told
 
 
+def test_a_frozen_module_is_called_by_its_name() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.first = nn.Embedding(9, 4), nn.Linear(4, 8)
+            self.memory, self.last = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.memory(self.first(self.words(x)))[0])
+
+    told = str(upscale.survey(Recurrent().eval(), torch.zeros(1, 5, dtype=torch.long)))
+    assert "\n  first: no convolution or linear makes them.\n" in told
+    assert "\n  last: LSTM at test_main.py:" in told
+
+
 def test_what_reads_a_frozen_tensor_is_told_what_froze_it() -> None:
     block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
     told = str(upscale.survey(block, torch.randn(1, 5, 16)))
@@ -121,7 +136,7 @@ def test_every_layer_that_keeps_its_inputs_is_told_why() -> None:
     assert {view.name: view.why_inputs for view in views} == {
         "first": "they are the model's input",
         "each": "each belongs to one output, and leaves with it",
-        "bias": "no layer makes them",
+        "bias": "no convolution or linear makes them",
     }
 
 

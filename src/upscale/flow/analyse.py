@@ -215,7 +215,10 @@ class _Analyst:
         if not because or not lined:
             return None
         calls = self.captured.observed[node.name].calls
-        operation = ", ".join(dict.fromkeys(call.op for call in calls[:3])) or str(node.target)
+        operations = list(dict.fromkeys(call.op for call in calls))
+        operation = ", ".join(operations[:3]) or str(node.target)
+        if len(operations) > 1 and _module(node):
+            operation = self.captured.kinds[_module(node)]  # an LSTM is known by its name
         return Frozen(_module(node) or node.name, operation, because, source_line(node))
 
     def _move_split(self, call: Call, value: str) -> None:
