@@ -34,21 +34,27 @@ def solve(
 
     Parameters
     ----------
-    sets : the channels each consumer reads.
-    weights : what it costs if a set is not contiguous; 1.0 each where none are given.
-    method : `"optimal"`, or `"mrap"` for the paper's search.
-    time_limit : seconds, counted in steps of work, so that equal inputs give equal answers on a
-        busy machine too; a slow one may take longer.
+    sets
+        The channels each consumer reads.
+    weights
+        What it costs if a set is not contiguous; 1.0 each where none are given.
+    method
+        `"optimal"`, or `"mrap"` for the paper's search.
+    time_limit
+        Seconds, counted in steps of work, so that equal inputs give equal answers on a busy
+        machine too; a slow one may take longer.
 
     Returns
     -------
-    An order of every channel once, least in cost if `optimal`; else `lower_bound` says how far
-    off it can be. Among orders of equal cost it looks for few weighted runs, then for low
-    channels first.
+    Ordering
+        Every channel once, least in cost if `optimal`; else `lower_bound` says how far off it
+        can be. Among orders of equal cost it looks for few weighted runs, then for low channels
+        first.
 
     Raises
     ------
-    OrderingError : weights, sets or method are malformed.
+    OrderingError
+        If weights, sets or method are malformed.
 
     Examples
     --------
