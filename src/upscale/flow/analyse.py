@@ -217,9 +217,10 @@ class _Analyst:
         calls = self.captured.observed[node.name].calls
         operations = list(dict.fromkeys(call.op for call in calls))
         operation = ", ".join(operations[:3]) or str(node.target)
-        if len(operations) > 1 and _module(node):
-            operation = self.captured.kinds[_module(node)]  # an LSTM is known by its name
-        return Frozen(_module(node) or node.name, operation, because, source_line(node))
+        module = _module(node)
+        if module and len(operations) > 1:
+            operation = self.captured.kinds[module]  # an LSTM is known by its name
+        return Frozen(module or node.name, operation, because, source_line(node))
 
     def _move_split(self, call: Call, value: str) -> None:
         """Move spread channels on; computing on each alone leaves them where they are."""
