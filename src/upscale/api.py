@@ -15,6 +15,7 @@ from upscale import reference
 from upscale.calibration import costs_of
 from upscale.capture import Captured, Example, capture, find_norms
 from upscale.channels import positions
+from upscale.collecting import collector_paused
 from upscale.constants import find_constants
 from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
@@ -246,6 +247,7 @@ def _captured(model: nn.Module, plan: Plan, example: Any) -> Captured:
     return captured
 
 
+@collector_paused()
 def _rewritten(
     model: nn.Module, captured: Captured, plan: Plan, met: Mapping[str, tuple[float, ...]]
 ) -> fx.GraphModule:
@@ -297,6 +299,7 @@ def _norms(model: nn.Module, selection: Selection, example: Any) -> dict[str, tu
     return find_norms(model, example)
 
 
+@collector_paused()
 def plan_for(
     model: nn.Module,
     example: Example,

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,7 @@ def select_channels(
         data=request.data,
         loss=request.loss,
         inputs=inputs,
-        norms=_norms(model, flow, first, request.side),
+        norms=partial(_norms, model, flow, first, request.side),
     )
     found = score(request.importance, study) if first else {}
     limits = replace(limits, held=limits.held | {w for w, n in first.items() if n not in found})

@@ -54,7 +54,6 @@ class Planner:
     ) -> None:
         self._flow, self._live, self._kept, self._order = flow, live, kept, order
         self._orders, self._pricing = orders, pricing
-        self._ranks = {channel: place for channel, (_, place) in orders.places.items()}
         self.layouts = Layouts(flow)
         self.price = 0.0
         self._readers: dict[Line, list[Want]] = defaultdict(list)
@@ -261,9 +260,9 @@ class Planner:
     def _ranked(self, line: Line, *, free: bool) -> Positions:
         """The layout of a line that is made here: in the order found for its channels."""
         live, classes = self._live.lines[line], self._flow.classes[line]
-        ranked = self._ranks.keys() >= {int(c) for c in classes[live]}
-        rank = self._ranks if ranked and free else None
-        return rooted(classes, live, rank, nested=line in self._nested)
+        rank = self._orders.places.place
+        ranked = free and bool((rank[classes[live]] >= 0).all())
+        return rooted(classes, live, rank if ranked else None, nested=line in self._nested)
 
     def _witness(self, line: Line) -> Positions:
         """One position of a value that is read for its shape alone."""
