@@ -186,6 +186,8 @@ def plan(
     `widen` is false.
     `order="none"` and `sums="infill"` are baselines to compare with: channels keep their order;
     all that is added is first filled up with zeros, at run time, for the channels it lacks.
+    `sums="whole"` computes those zeros instead, which is faster where little of the output is
+    pruned, and removes less.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))

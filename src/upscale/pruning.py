@@ -177,6 +177,9 @@ def _fastest(drawn: _Drawn, tell: Progress) -> fx.GraphModule:
     narrow = drawn.plan(replace(job.way, widen=False))
     if narrow.edges != plan.edges or narrow.cuts != plan.cuts:
         exports["narrow"] = drawn.exported(narrow)
+    if plan.sums:
+        # What is added lacks different channels: putting it together may cost more than it saves.
+        exports["whole sums"] = drawn.exported(drawn.plan(replace(job.way, sums="whole")))
     untouched = replace(drawn, selection=Selection(kept={}))
     whole = masked_by(job.model, (drawn.selection,), job.example)
     whole, _ = reference.released(whole)
