@@ -96,7 +96,7 @@ class _Finder:
     def chances(self) -> Iterator[tuple[str, _Chance]]:
         """What could be done, whether or not it spares anything, by the layers' weights."""
         for step, relation in _reductions(self._flow):
-            ways = self._scaled.get(relation.read, ())
+            ways = [way for way in self._scaled.get(relation.read, ()) if way.spread]
             if ways and self._is_plain(step, relation):
                 scaled, columns = max(
                     ((way, self._columns(relation, way)) for way in ways),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations
+from math import prod
 
 from upscale.capture import Call, Captured
 from upscale.constants.known import Known, Numbers
@@ -20,12 +21,14 @@ class Scaled:
     """A line that is, at every place, a number times the gate's at the same position.
 
     The gate has one number for each position of each image; `numbers` are those of the
-    `factor`, the line that it is multiplied with, NaN where that has none.
+    `factor`, the line that it is multiplied with, NaN where that has none. A gate is `spread`
+    if what it is multiplied with has more places than one on the example.
     """
 
     gate: Line
     factor: Line
     numbers: Numbers
+    spread: bool
 
 
 def find_scaled(
@@ -49,7 +52,7 @@ class _Finder:
         self._captured, self._flow, self._constants = captured, flow, constants
         # What a node makes for itself cannot be read by another.
         self._given = {value for step in flow.steps for value in step.makes}
-        self._spread: dict[Line, Line] = {}
+        self._expanded: dict[Line, Line] = {}
         self.found: dict[Line, tuple[Scaled, ...]] = {}
 
     def visit(self, node: str, relation: Relation) -> None:
@@ -58,7 +61,7 @@ class _Finder:
             return
         call = next(c for c in self._captured.observed[node].calls if relation.out.value in c.outs)
         if call.op == "expand" and self._aligned(relation.out, *relation.reads):
-            self._spread[relation.out] = relation.reads[0]
+            self._expanded[relation.out] = relation.reads[0]
         elif call.op in ("mul", "mul_") and len(relation.reads) == len(tensors(call)) == 2:
             self.found[relation.out] = tuple(self._products(relation))
         elif call.op in PASSING and not _drops(call) and len(relation.reads) == 1:
@@ -66,11 +69,12 @@ class _Finder:
 
     def _products(self, relation: Pass) -> list[Scaled]:
         found = []
-        for factor, spread in permutations(relation.reads):
-            known, gate = self._constants.get(factor), self._spread.get(spread, spread)
+        for factor, operand in permutations(relation.reads):
+            known, gate = self._constants.get(factor), self._expanded.get(operand, operand)
             aligned = self._aligned(relation.out, factor, gate)
             if known is not None and aligned and self._is_gate(gate):
-                found.append(Scaled(gate, factor, known.numbers))
+                spread = self._places(relation.out) > 1
+                found.append(Scaled(gate, factor, known.numbers, spread))
         return found
 
     def _aligned(self, *lines: Line) -> bool:
@@ -79,12 +83,16 @@ class _Finder:
         kinds = {(len(info.shape), info.itemsize) for info in given}
         return len(kinds) == len({line.axis for line in lines}) == 1
 
-    def _is_gate(self, line: Line) -> bool:
-        """Whether a line's tensor, which other nodes can read, has no extent in space."""
+    def _places(self, line: Line) -> int:
+        """How many places an image has in a line's tensor."""
         shape = self._flow.shapes[line.value]
-        extent = [size for axis, size in enumerate(shape) if axis not in (0, line.axis)]
-        plain = line.axis > 0 and line not in self._flow.blocks and line in self._flow.classes
-        return plain and line.value in self._given and all(size == 1 for size in extent)
+        return prod(size for axis, size in enumerate(shape) if axis not in (0, line.axis))
+
+    def _is_gate(self, line: Line) -> bool:
+        """Whether a line has one place, and other nodes can read any part of it."""
+        given = line.value in self._given and line in self._flow.classes
+        plain = line.axis > 0 and line not in self._flow.blocks
+        return given and plain and self._places(line) == 1
 
 
 def _drops(call: Call) -> bool:
