@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
+from tests.deploy.test_formats import assert_close, needs_onnx, old_format, run_onnx
 from tests.masks import calm, random_selection
 from tests.nets import image
+from tests.store.files import outputs
 from tests.test_output_pruning import exported_exactly
 from upscale import Selection
 from upscale.capture import Example
@@ -234,6 +236,35 @@ def test_an_export_with_gates_trains_and_can_be_drawn_but_not_undone() -> None:
     assert "project" in picture(plan)
     with pytest.raises(upscale.PlanError, match="reads a gate beside project"):
         upscale.undo(exported, model)
+
+
+def pruned_for_deployment() -> tuple[torch.fx.GraphModule, Tensor, Tensor]:
+    model = made(Block()).float()
+    plan = upscale.plan(model, image(1, 16), MASKS)
+    assert plan.gated
+    return upscale.export(model, plan), image(1, 16), image(3, 16)
+
+
+def test_an_export_with_gates_goes_into_pt2(tmp_path: Path) -> None:
+    pruned, one, several = pruned_for_deployment()
+    upscale.deploy.to_exported(pruned, one, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2").module()
+    assert_close(outputs(loaded, several), outputs(pruned, several), 1e-6)
+
+
+@old_format
+def test_an_export_with_gates_goes_into_torchscript(tmp_path: Path) -> None:
+    pruned, one, several = pruned_for_deployment()
+    upscale.deploy.to_torchscript(pruned, one, tmp_path / "model.pt")
+    loaded = torch.jit.load(tmp_path / "model.pt")
+    assert_close(outputs(loaded, several), outputs(pruned, several), 1e-6)
+
+
+@needs_onnx
+def test_an_export_with_gates_goes_into_onnx(tmp_path: Path) -> None:
+    pruned, one, several = pruned_for_deployment()
+    upscale.deploy.to_onnx(pruned, one, tmp_path / "model.onnx")
+    assert_close(run_onnx(tmp_path / "model.onnx", several), outputs(pruned, several), 1e-5)
 
 
 def test_a_name_that_is_taken_is_not_taken_again() -> None:

@@ -43,6 +43,8 @@ def find_gated(
     else needs then.
     """
     chances = dict(_Finder(model, captured, flow, constants, kept).chances())
+    if not chances:
+        return {}, dict(kept)
     gated = {weight: chance.gating for weight, chance in chances.items()}
     live = find_live(read_gates(flow, gated), _without(kept, flow, gated))
     spared = {}
