@@ -216,6 +216,22 @@ def test_a_plan_with_gates_goes_through_json_and_may_meet_other_weights() -> Non
         assert compare(exported, masked, Example.of(image(2, 16))).exact
 
 
+def test_weights_that_break_what_a_gated_plan_counts_on_are_refused() -> None:
+    model = Block(squeeze=False)
+    shift = nn.BatchNorm2d(WIDTH)
+    model.n1 = nn.Sequential(model.n1, shift, nn.ReLU())
+    made(model)
+    with torch.no_grad():
+        shift.bias.fill_(-9.0)  # cut off: what is padded is zero
+    plan = upscale.plan(model, image(1, 12).double(), MASKS)
+    assert plan.gated
+    assert not plan.folds
+    with torch.no_grad():
+        shift.bias.fill_(9.0)
+    with pytest.raises(upscale.PlanError, match=r"made for other weights: project\.weight"):
+        upscale.export(model, plan)
+
+
 def test_an_export_with_gates_is_saved_and_loaded(tmp_path: Path) -> None:
     model = made(Block())
     exported, _ = exported_exactly(model, MASKS)
