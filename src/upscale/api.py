@@ -20,6 +20,7 @@ from upscale.constants import find_constants
 from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
+from upscale.gating import factors_met, find_gated
 from upscale.layers import computes_weight, layers, parameter_names, settled, tensors, weight_names
 from upscale.outputs import (
     additions,
@@ -30,7 +31,15 @@ from upscale.outputs import (
     zeroed_lines,
     zeros_left,
 )
-from upscale.planning import Plan, Pricing, make_plan, repeat_constants, split_sums
+from upscale.planning import (
+    Plan,
+    Pricing,
+    gated_weight,
+    make_plan,
+    read_gates,
+    repeat_constants,
+    split_sums,
+)
 from upscale.rewrite.graph import rewrite
 from upscale.selecting import Loss, Request, kept_columns, select_channels
 from upscale.selection.amounts import Amount
@@ -215,12 +224,13 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     _check_same_model(model, captured)
     _check_same_masks(gone, plan)
     met = {}
-    if plan.folds:
+    if plan.rounds:
         # Numbers are those of the weights exported, which may not be those planned with.
         flow = analyse(captured)
         kept = {f"@{name}": positions(own) for name, own in plan.kept.items()}
         constants = find_constants(captured, flow, _owned(model), zeroed_lines(plan), kept)
         met = numbers_met(flow, constants, plan.folds)
+        met |= factors_met(captured, flow, constants, plan.gated)
     return _rewritten(model, captured, plan, met)
 
 
@@ -228,6 +238,7 @@ def apply(model: nn.Module, plan: Plan, example: Any) -> fx.GraphModule:
     """What `export` gives, for weights that will be replaced: their numbers are not looked at."""
     model, _ = reference.released(settled(checked(model)))
     met = {name: (1.0,) * len(folding.columns) for name, folding in plan.folds.items()}
+    met |= {gated_weight(name): (1.0,) * len(own.columns) for name, own in plan.gated.items()}
     return _rewritten(model, _captured(model, plan, example), plan, met)
 
 
@@ -326,13 +337,15 @@ def plan_for(
     kept = kept_columns(model, chosen.kept)
     constants = find_constants(captured, flow, _owned(model), masks.zeroed, kept) if gone else {}
     freed = free_columns(model, captured, flow, constants, kept)
+    gated, read = find_gated(model, captured, flow, constants, freed.kept)
+    flow = read_gates(flow, gated)
     zero = {line: known.zero for line, known in constants.items()}
     flow, split = split_sums(flow, additions(captured), zero, way.sums)
     firm = {line: known.firm_numbers for line, known in constants.items()}
     flow, repeats = repeat_constants(flow, firm)
     made = make_plan(
         flow,
-        freed.kept,
+        read,
         way.order,
         pricing=way.pricing,
         windows=kept_columns(model, chosen.windows),
@@ -361,6 +374,7 @@ def plan_for(
         zeroed=masks.by_parameter,
         held=masks.held,
         folds=freed.folds,
+        gated=gated,
         repeats=repeats,
     )
 

@@ -138,7 +138,7 @@ class _Drawn:
         pruned = export(job.model, plan)
         if job.verify:
             wide, own = pruned, job.model
-            if plan.folds:
+            if plan.rounds:
                 # What is folded is rounded to the weights' own precision; compare without that.
                 own = copy.deepcopy(job.model).double()
                 wide = export(own, plan)
