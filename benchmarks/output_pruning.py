@@ -52,9 +52,8 @@ Every convolution and linear drops a share of the channels it makes, each for it
 (`upscale.select(side="output", importance="random")`, which leaves alone the layers whose channels
 the caller reads). *Masked* counts the channels dropped. A masked channel is zero after its layer's
 BatchNorm, and so a constant wherever it is read: all of them may leave. *Removed* is the share that
-the export does not compute; at least 95% is asked. What stays in EfficientNet is a masked channel
-that becomes a constant behind the depthwise layer's BatchNorm, other than zero, and is then
-multiplied with a live gate: what the next layer reads differs from image to image.
+the export does not compute; at least 95% is asked. What stays is one row of each gate, read for all
+that are masked, and in channels-last a few channels that make blocks whole.
 
 *MB copied* is `plan.copied_bytes`, *infill* the baseline that gives every operand of a sum zeros
 for the channels it lacks, at run time, with channels in their own order (`order="none",

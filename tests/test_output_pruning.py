@@ -109,6 +109,24 @@ def test_zeros_are_filled_in_for_what_each_operand_lacks() -> None:
         upscale.plan(model, image(1, 8).double(), selection, sums="none")
 
 
+@pytest.mark.parametrize("name", NETS)
+def test_sums_of_whole_operands_equal_the_masked_model_too(name: str) -> None:
+    make, example = NETS[name]
+    torch.manual_seed(0)
+    model = calm(make()).double()
+    outputs = random_selection(model, 0.5, 6, side="output")
+    _, plan = exported_exactly(model, outputs, example, sums="whole")
+    assert not plan.sums
+
+
+def test_a_whole_sum_copies_nothing_and_lacks_what_no_operand_has() -> None:
+    model = calm(Gate(lambda x, y: x + y)).double()
+    selection = Selection(kept={"a": (0, 2, 4, 6), "b": (1, 2, 5, 6)}, side="output")
+    exported, plan = exported_exactly(model, selection, sums="whole")
+    assert plan.copies == 0
+    assert {exported.get_submodule(name).out_channels for name in "ab"} == {6}
+
+
 @pytest.mark.parametrize(
     ("kept", "infilled"),
     [({"a": (1, 2, 4, 6)}, True), ({"b": (1, 2)}, True), ({"a": (1, 2), "b": (2, 3)}, False)],

@@ -48,7 +48,7 @@ def test_undone_an_export_is_the_masked_model(name: str, side: str) -> None:
     torch.manual_seed(7)
     other = calm(NETS[name][0]())
     before = {key: tensor.clone() for key, tensor in other.state_dict().items()}
-    if plan.folds:
+    if plan.rounds:
         pruned = upscale.export(model, plan)  # what is folded follows from the weights it was from
     undone = upscale.undo(pruned, other)
     assert compare(pruned, undone, Example.of(inputs)).relative_error <= TOLERANCE

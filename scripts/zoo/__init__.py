@@ -14,4 +14,7 @@ image, or if an export in which two channels of a layer were swapped passes for 
     python -m scripts.zoo                          # all, into docs/zoo.md and docs/zoo.json
     python -m scripts.zoo --models resnet18,swin_t # some, on the screen only
     python -m scripts.zoo --cases inputs           # or outputs, or both
+    python -m scripts.zoo --resume                 # go on with what docs/zoo.json has
+
+The page is written anew after every model, so that a run which was stopped can go on.
 """

@@ -8,7 +8,7 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
@@ -18,11 +18,13 @@ import torch
 
 import scripts.zoo
 from scripts.zoo.table import cells, document, show
-from scripts.zoo.trial import CASES, EMPTY_CASE, LEAST_PRUNABLE, try_model
+from scripts.zoo.trial import CASES, EMPTY_CASE, LEAST_PRUNABLE, Case, try_model
 from upscale.zoo import import_torchvision
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+RECORDS = DOCS / "zoo.json"
+EVERY_CASE = tuple(case for group in CASES.values() for case in group)
 
 
 def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -59,16 +61,49 @@ def status_of(row: Mapping[str, Any]) -> str:
     return next((c["status"] for c in row["cases"] if c["status"] != "exact"), "exact")
 
 
-def run_all(names: list[str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows in the order of the names; progress goes to stderr."""
-    rows: dict[str, dict[str, Any]] = {}
+def run_all(names: list[str], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows as they come; progress goes to stderr."""
     with ThreadPoolExecutor(arguments.jobs) as pool:
         running = [pool.submit(run_one, name, arguments) for name in names]
-        for done in as_completed(running):
+        for number, done in enumerate(as_completed(running), start=1):
             row = done.result()
-            rows[row["model"]] = row
-            print(f"{len(rows)}/{len(names)}", *cells(row), sep="  ", file=sys.stderr, flush=True)
-    return [rows[name] for name in names]
+            print(f"{number}/{len(names)}", *cells(row), sep="  ", file=sys.stderr, flush=True)
+            yield row
+
+
+def joined(before: Mapping[str, Any] | None, row: dict[str, Any]) -> dict[str, Any]:
+    """A row, with the cases of an earlier run of the model that were not run now."""
+    if before is None or "cases" not in before or "cases" not in row:
+        return row
+    own = {case["case"] for case in row["cases"]}
+    cases = [*row["cases"], *(case for case in before["cases"] if case["case"] not in own)]
+    order = [case.name for case in (*EVERY_CASE, EMPTY_CASE)]
+    row = {**row, "cases": sorted(cases, key=lambda case: order.index(case["case"]))}
+    return {**row, "status": status_of(row), "peak_mib": max(row["peak_mib"], before["peak_mib"])}
+
+
+def missing(row: Mapping[str, Any] | None, cases: Sequence[Case]) -> bool:
+    """Whether a row lacks any of the cases, or failed."""
+    if row is None or row["status"] != "exact":
+        return True
+    return not {case.name for case in cases} <= {case["case"] for case in row["cases"]}
+
+
+def write(rows: Mapping[str, dict[str, Any]], every: Sequence[str]) -> None:
+    """The page and the records, of all rows there are."""
+    there = [rows[name] for name in every if name in rows]
+    cases = {case["case"] for row in there for case in row.get("cases", ())}
+    about = {
+        "command": "python -m scripts.zoo",
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "torchvision": import_torchvision().__version__,
+        "python": platform.python_version(),
+        "cases": "; ".join(c.name for c in (*EVERY_CASE, EMPTY_CASE) if c.name in cases),
+    }
+    DOCS.mkdir(exist_ok=True)
+    (DOCS / "zoo.md").write_text(document(there, about))
+    RECORDS.write_text(json.dumps({"about": about, "rows": there}, indent=1) + "\n")
 
 
 def main() -> None:
@@ -85,6 +120,9 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-write", action="store_true", help="leave the docs alone")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what docs/zoo.json has, and run the rest"
+    )
     parser.add_argument("--one", metavar="NAME", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -99,21 +137,14 @@ def main() -> None:
     torchvision = import_torchvision()
     every = torchvision.models.list_models(module=torchvision.models)
     names = arguments.models.split(",") if arguments.models else every
-    rows = run_all(names, arguments)
-    show(rows)
-    if not arguments.models and not arguments.no_write:
-        about = {
-            "command": " ".join(["python -m scripts.zoo", *sys.argv[1:]]),
-            "date": datetime.date.today().isoformat(),
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-            "python": platform.python_version(),
-            "cases": "; ".join(case.name for case in cases),
-        }
-        DOCS.mkdir(exist_ok=True)
-        (DOCS / "zoo.md").write_text(document(rows, about))
-        (DOCS / "zoo.json").write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
-    sys.exit(0 if all(row["status"] == "exact" for row in rows) else 1)
+    known = json.loads(RECORDS.read_text())["rows"] if arguments.resume else []
+    rows = {row["model"]: row for row in known}
+    for row in run_all([n for n in names if missing(rows.get(n), cases)], arguments):
+        rows[row["model"]] = joined(rows.get(row["model"]), row)
+        if not arguments.models and not arguments.no_write:
+            write(rows, every)
+    show([rows[name] for name in names])
+    sys.exit(0 if all(rows[name]["status"] == "exact" for name in names) else 1)
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ def prune(name: str, case: Case, seed: int, example: Shape, compared: Shape) -> 
     model, selections = lively.model, lively.selections
     plan, plan_seconds = timed(lambda: upscale.plan(model, torch.randn(example), selections))
     exported, export_seconds = timed(lambda: upscale.export(model, plan))
-    if plan.folds:
+    if plan.rounds:
         # What is folded is rounded to the weights' own precision; compare without that.
         exported = upscale.export(model.double(), plan)
         model.float()

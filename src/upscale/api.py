@@ -15,10 +15,12 @@ from upscale import reference
 from upscale.calibration import costs_of
 from upscale.capture import Captured, Example, capture, find_norms
 from upscale.channels import positions
+from upscale.collecting import collector_paused
 from upscale.constants import find_constants
 from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
+from upscale.gating import factors_met, find_gated
 from upscale.layers import computes_weight, layers, parameter_names, settled, tensors, weight_names
 from upscale.outputs import (
     additions,
@@ -29,7 +31,15 @@ from upscale.outputs import (
     zeroed_lines,
     zeros_left,
 )
-from upscale.planning import Plan, Pricing, make_plan, repeat_constants, split_sums
+from upscale.planning import (
+    Plan,
+    Pricing,
+    gated_weight,
+    make_plan,
+    read_gates,
+    repeat_constants,
+    split_sums,
+)
 from upscale.rewrite.graph import rewrite
 from upscale.selecting import Loss, Request, kept_columns, select_channels
 from upscale.selection.amounts import Amount
@@ -187,6 +197,8 @@ def plan(
     `widen` is false.
     `order="none"` and `sums="infill"` are baselines to compare with: channels keep their order;
     all that is added is first filled up with zeros, at run time, for the channels it lacks.
+    `sums="whole"` computes those zeros instead, which is faster where little of the output is
+    pruned, and removes less.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
@@ -214,12 +226,13 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     _check_same_model(model, captured)
     _check_same_masks(gone, plan)
     met = {}
-    if plan.folds:
+    if plan.rounds:
         # Numbers are those of the weights exported, which may not be those planned with.
         flow = analyse(captured)
         kept = {f"@{name}": positions(own) for name, own in plan.kept.items()}
         constants = find_constants(captured, flow, _owned(model), zeroed_lines(plan), kept)
         met = numbers_met(flow, constants, plan.folds)
+        met |= factors_met(captured, flow, constants, plan.gated)
     return _rewritten(model, captured, plan, met)
 
 
@@ -227,6 +240,7 @@ def apply(model: nn.Module, plan: Plan, example: Any) -> fx.GraphModule:
     """What `export` gives, for weights that will be replaced: their numbers are not looked at."""
     model, _ = reference.released(settled(checked(model)))
     met = {name: (1.0,) * len(folding.columns) for name, folding in plan.folds.items()}
+    met |= {gated_weight(name): (1.0,) * len(own.columns) for name, own in plan.gated.items()}
     return _rewritten(model, _captured(model, plan, example), plan, met)
 
 
@@ -248,6 +262,7 @@ def _captured(model: nn.Module, plan: Plan, example: Any) -> Captured:
     return captured
 
 
+@collector_paused()
 def _rewritten(
     model: nn.Module, captured: Captured, plan: Plan, met: Mapping[str, tuple[float, ...]]
 ) -> fx.GraphModule:
@@ -299,6 +314,7 @@ def _norms(model: nn.Module, selection: Selection, example: Any) -> dict[str, tu
     return find_norms(model, example)
 
 
+@collector_paused()
 def plan_for(
     model: nn.Module,
     example: Example,
@@ -323,13 +339,15 @@ def plan_for(
     kept = kept_columns(model, chosen.kept)
     constants = find_constants(captured, flow, _owned(model), masks.zeroed, kept) if gone else {}
     freed = free_columns(model, captured, flow, constants, kept)
+    gated, read = find_gated(model, captured, flow, constants, freed.kept)
+    flow = read_gates(flow, gated)
     zero = {line: known.zero for line, known in constants.items()}
     flow, split = split_sums(flow, additions(captured), zero, way.sums)
     firm = {line: known.firm_numbers for line, known in constants.items()}
     flow, repeats = repeat_constants(flow, firm)
     made = make_plan(
         flow,
-        freed.kept,
+        read,
         way.order,
         pricing=way.pricing,
         windows=kept_columns(model, chosen.windows),
@@ -358,6 +376,7 @@ def plan_for(
         zeroed=masks.by_parameter,
         held=masks.held,
         folds=freed.folds,
+        gated=gated,
         repeats=repeats,
     )
 

@@ -140,7 +140,7 @@ class _Drawn:
         pruned = export(job.model, plan)
         if job.verify:
             wide, own = pruned, job.model
-            if plan.folds:
+            if plan.rounds:
                 # What is folded is rounded to the weights' own precision; compare without that.
                 own = copy.deepcopy(job.model).double()
                 wide = export(own, plan)
@@ -179,6 +179,9 @@ def _fastest(drawn: _Drawn, tell: Progress) -> fx.GraphModule:
     narrow = drawn.plan(replace(job.way, widen=False))
     if narrow.edges != plan.edges or narrow.cuts != plan.cuts:
         exports["narrow"] = drawn.exported(narrow)
+    if plan.sums:
+        # What is added lacks different channels: putting it together may cost more than it saves.
+        exports["whole sums"] = drawn.exported(drawn.plan(replace(job.way, sums="whole")))
     untouched = replace(drawn, selection=Selection(kept={}))
     whole = masked_by(job.model, (drawn.selection,), job.example)
     whole, _ = reference.released(whole)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Flags, Positions
+from upscale.channels import Flags, Places, Positions
 from upscale.flow.domain import (
     Absorb,
     Carry,
@@ -120,7 +120,7 @@ def _connected(
 def find_live(
     flow: ChannelFlow,
     kept: Mapping[str, Positions],
-    places: Mapping[int, tuple[int, int]] | None = None,
+    places: Places | None = None,
     whole: Mapping[int, int] | None = None,
 ) -> Liveness:
     """What is needed once each weight keeps only the given columns (all, if not named).
@@ -130,7 +130,7 @@ def find_live(
     stream, what lies between needed channels counts as needed too: needs have no holes. Streams
     with a number in `whole` are needed in multiples of it, where there are as many channels.
     """
-    hulls = _hulls(flow, places or {})
+    hulls = {} if places is None else _hulls(flow, places)
     live = {line: np.zeros(flow.size(line), dtype=bool) for line in flow.classes}
     values: set[str] = set()
     ties = tied_lines(flow)
@@ -164,15 +164,11 @@ def _round_up(live: Flags, own: Flags, place: Positions, block: int) -> None:
         live[spare[np.argsort(away, kind="stable")[:lacking]]] = True
 
 
-def _hulls(
-    flow: ChannelFlow, places: Mapping[int, tuple[int, int]]
-) -> dict[Line, tuple[Positions, Positions]]:
+def _hulls(flow: ChannelFlow, places: Places) -> dict[Line, tuple[Positions, Positions]]:
     """Stream and place of every position of lines whose classes all have one.
 
     What a node makes for itself is as its result needs it.
     """
-    if not places:
-        return {}
     made = {value for step in flow.steps for value in step.makes}
     selects = {
         relation.out
@@ -182,10 +178,9 @@ def _hulls(
     }
     found = {}
     for line, classes in flow.classes.items():
-        own = [places.get(c, (-1, -1)) for c in classes.tolist()]
-        if own and line.value in made and line not in selects and min(own)[0] >= 0:
-            stream, place = np.array(own, dtype=np.int64).T
-            found[line] = (stream, place)
+        stream = places.stream[classes]
+        if len(stream) and line.value in made and line not in selects and stream.min() >= 0:
+            found[line] = (stream, places.place[classes])
     return found
 
 

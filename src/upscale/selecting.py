@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from upscale.contiguous import keep_contiguous
 from upscale.errors import AmountWarning, SelectionError
 from upscale.flow.domain import ChannelFlow, Pass, Reduce
 from upscale.layers import layers, weight_names, weight_of
-from upscale.planning import Plan
+from upscale.planning import Plan, gated_weight
 from upscale.segments import carried_classes
 from upscale.selection.amounts import Amount, Reached
 from upscale.selection.choosing import MET, Chooser, Limits, Measure, Scores
@@ -114,7 +116,7 @@ def select_channels(
         data=request.data,
         loss=request.loss,
         inputs=inputs,
-        norms=_norms(model, flow, first, request.side),
+        norms=partial(_norms, model, flow, first, request.side),
     )
     found = score(request.importance, study) if first else {}
     limits = replace(limits, held=limits.held | {w for w, n in first.items() if n not in found})
@@ -193,6 +195,11 @@ def exported_shares(flow: ChannelFlow, costs: Costs, plan: Plan) -> Exported:
                 share *= len(indices) / max(1, flow.shapes[relation.weight][axis])
             left[name] = costs.parameters[name] * share
             macs[name] += left[name] * places(flow, relation)
+            beside = plan.cuts.get(gated_weight(relation.weight[1:]), {}).values()
+            if beside:
+                # A gate is read once for each image.
+                small = prod(len(indices) for indices in beside)
+                left[name], macs[name] = left[name] + small, macs[name] + small
     for name, size in costs.parameters.items():
         if name not in reached:
             left[name] = size

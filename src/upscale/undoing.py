@@ -31,6 +31,12 @@ def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
     plan = pruned.meta.get("plan") if isinstance(pruned, fx.GraphModule) else None
     if not isinstance(plan, Plan):
         raise PlanError("only what upscale.export returned or upscale.load read can be undone")
+    if plan.gated:
+        layer = next(iter(plan.gated.values())).layer
+        raise PlanError(
+            f"the export reads a gate beside {layer} for channels it has no more, and the model "
+            "has no place for the weight of that: it cannot be undone"
+        )
     twin = copy.deepcopy(reference.released(settled(model))[0])
     small = tensors(pruned)
     wide = tensors(twin)

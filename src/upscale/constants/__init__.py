@@ -2,6 +2,7 @@
 
 from upscale.constants.finding import find_constants
 from upscale.constants.known import Known
-from upscale.constants.rules import pads
+from upscale.constants.rules import NORMS, pads
+from upscale.constants.scaled import Scaled, find_scaled
 
-__all__ = ["Known", "find_constants", "pads"]
+__all__ = ["NORMS", "Known", "Scaled", "find_constants", "find_scaled", "pads"]

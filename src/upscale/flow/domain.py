@@ -8,8 +8,10 @@ lines it reads; an axis that is no line is whole and in its own order.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +20,7 @@ from upscale.channels import Positions
 GRID = -1
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Line:
+class Line(NamedTuple):
     """One axis of one value; or, with axis `GRID`, several axes that carry channels together."""
 
     value: str
@@ -195,6 +196,14 @@ class ChannelFlow:
     blocks: Mapping[Line, int]
     shapes: Mapping[str, tuple[int, ...]]
     nbytes: Mapping[str, int]
+    _lines: Mapping[str, tuple[Line, ...]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        lines: dict[str, list[Line]] = defaultdict(list)
+        for line in sorted(self.classes):
+            lines[line.value].append(line)
+        known = {value: tuple(own) for value, own in lines.items()}
+        object.__setattr__(self, "_lines", known)
 
     def size(self, line: Line) -> int:
         """How many positions a line has in the unpruned model."""
@@ -203,8 +212,12 @@ class ChannelFlow:
 
     def lines_of(self, value: str) -> tuple[Line, ...]:
         """The lines of a value."""
-        axes = range(GRID, len(self.shapes[value]))
-        return tuple(line for axis in axes if (line := Line(value, axis)) in self.classes)
+        return self._lines.get(value, ())
+
+    @property
+    def class_count(self) -> int:
+        """A number above that of every class."""
+        return 1 + max((int(c.max()) for c in self.classes.values() if len(c)), default=0)
 
 
 class Classes:

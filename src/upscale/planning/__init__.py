@@ -1,5 +1,13 @@
 """Planning: decide orders, layouts and edges; touch no tensor."""
 
+from upscale.planning.gates import (
+    Gating,
+    added,
+    alone,
+    columns_read,
+    gated_weight,
+    read_gates,
+)
 from upscale.planning.making import make_plan
 from upscale.planning.plan import Edge, Folding, Piece, Plan, SizesRead, Spread
 from upscale.planning.pricing import Pricing
@@ -9,14 +17,20 @@ from upscale.planning.sums import Sum, split_again, split_sums
 __all__ = [
     "Edge",
     "Folding",
+    "Gating",
     "Piece",
     "Plan",
     "Pricing",
     "SizesRead",
     "Spread",
     "Sum",
+    "added",
+    "alone",
+    "columns_read",
     "computed_once",
+    "gated_weight",
     "make_plan",
+    "read_gates",
     "repeat_again",
     "repeat_constants",
     "split_again",

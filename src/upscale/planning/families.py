@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Positions
+from upscale.channels import Places, Positions, positions
 from upscale.flow.domain import (
     Absorb,
     Carry,
@@ -73,7 +73,7 @@ class Orders:
     """Stream and place of every class whose order is free, the bytes of reads that the orders
     leave apart, and the bytes that any would."""
 
-    places: Mapping[int, tuple[int, int]]
+    places: Places
     cost: float = 0.0
     lower_bound: float = 0.0
 
@@ -91,7 +91,7 @@ def order_classes(
     whose order is given, all stay in their own. `sets` replaces what the wants ask for.
     """
     if order == "none":
-        return Orders({})
+        return Orders(Places.none(flow.class_count))
     carried = carried_classes(flow)
     components = find_components(flow, live)
     fixed = fixed_components(flow, components, wants)
@@ -108,13 +108,14 @@ def order_classes(
         for component in together:
             members = channels[own == component]
             families[component][frozenset(members.tolist())] += weight * len(members)
-    places: dict[int, tuple[int, int]] = {}
+    places = Places.none(flow.class_count)
     cost = bound = 0.0
     for component in sorted(families.keys() - fixed):
         family = families[component]
         seconds = SECONDS if component in costly else SECONDS_IF_CONCATENATED
         solved = solve(list(family), list(family.values()), method=order, time_limit=seconds)
-        places |= {channel: (component, place) for place, channel in enumerate(solved.order)}
+        channels = positions(solved.order)
+        places.stream[channels], places.place[channels] = component, np.arange(len(channels))
         cost, bound = cost + solved.cost, bound + solved.lower_bound
     return Orders(places, cost, bound)
 
@@ -145,7 +146,7 @@ def fixed_components(flow: ChannelFlow, components: Classes, wants: Sequence[Wan
 def find_components(flow: ChannelFlow, live: Liveness) -> Classes:
     """Classes of channels, merged where one layer computes them: they have one order."""
     components = Classes()
-    components.fresh(1 + max((int(c.max()) for c in flow.classes.values() if len(c)), default=0))
+    components.fresh(flow.class_count)
     for line in _computed_lines(flow):
         own = flow.classes[line][live.lines[line]]
         components.merge(own[1:], np.repeat(own[:1], max(0, len(own) - 1)))

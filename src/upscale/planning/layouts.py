@@ -6,7 +6,6 @@ only selects from others has no layout of its own; it is looked through to where
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,9 +102,7 @@ class Layouts:
         return wanted[np.lexsort((wanted, key, found.root))]
 
 
-def rooted(
-    classes: Positions, live: Flags, rank: Mapping[int, int] | None, *, nested: bool
-) -> Positions:
+def rooted(classes: Positions, live: Flags, rank: Positions | None, *, nested: bool) -> Positions:
     """The layout of a line that is computed here: its live positions in class order.
 
     Without ranks the positions stay in their own order. A class that occurs several times
@@ -114,7 +111,7 @@ def rooted(
     positions = np.flatnonzero(live)
     if rank is None:
         return positions
-    key = np.array([rank[c] for c in classes[positions].tolist()], dtype=np.int64)
+    key = rank[classes[positions]]
     turn = occurrences(classes)[positions]
     order = np.lexsort((turn, key)) if nested else np.lexsort((key, turn))
     return positions[order]

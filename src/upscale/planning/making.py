@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from upscale.channels import Positions
+from upscale.channels import Places, Positions
 from upscale.errors import PlanError
 from upscale.flow.domain import ChannelFlow, Reduce
 from upscale.planning.cuts import Cut, copied, untied, written_anew
@@ -168,18 +168,23 @@ def _filled(base: _Written) -> _Written:
     draft = base.draft
     if not draft.pricing.has_tails and not _copied_at_additions(draft.flow, base.plan):
         return base
-    flow, live, places = draft.flow, draft.live, dict(draft.orders.places)
+    flow, live, before = draft.flow, draft.live, draft.orders.places
+    stream, place = before.stream.copy(), before.place.copy()
+    last = len(place)
     blocks: dict[int, int] = {}
     for relation in _makers(flow):
         classes = flow.classes[relation.out]
-        alive = [c for c in classes[live.lines[relation.out]].tolist() if c in places]
-        if alive:
-            stream, _ = places[alive[0]]
+        alive = classes[live.lines[relation.out]]
+        free = stream[alive] >= 0
+        if free.any():
+            own = int(stream[alive[free.argmax()]])
             block = draft.pricing.block(flow, relation)
-            blocks[stream] = min(block, blocks.get(stream, block))
-            for channel in classes.tolist():
-                # What nobody needs comes last.
-                places.setdefault(channel, (stream, len(places)))
+            blocks[own] = min(block, blocks.get(own, block))
+            # What nobody needs comes last.
+            idle = np.unique(classes[stream[classes] < 0])
+            stream[idle], place[idle] = own, last + np.arange(len(idle))
+            last += len(idle)
+    places = Places(stream, place)
     more = find_live(flow, draft.read, places, blocks)
     if all(np.array_equal(own, live.lines[line]) for line, own in more.lines.items()):
         return base

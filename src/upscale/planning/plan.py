@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from upscale.errors import PlanError
 from upscale.flow.domain import Frozen
 from upscale.planning.document import read_json, write_json
+from upscale.planning.gates import Gating
 from upscale.planning.sums import Sum
 
 VERSION = 1
@@ -126,8 +127,10 @@ class Plan:
     are zero after modules, `zeroed` the indices along an axis at which parameters are zero for
     that, `held` the channels that are made zero at run time, `zeros` the rows of weights that
     make nothing but zeros and cannot leave, `folds` the columns that went because they always
-    meet one number, `repeats` for each position of a value the one read instead, where several
-    always hold the same number, `sums` the additions of parts of their operands.
+    meet one number, `gated` those that went because they meet multiples of what a gate gives,
+    which is read instead, with a weight of its own, `repeats` for each position of a value the
+    one read instead, where several always hold the same number, `sums` the additions of parts
+    of their operands.
     `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would;
     `estimated_us` is how long the layers, elementwise operations and copies should take.
     `made_for` is the fingerprint of the graph the plan was made for, `source` the capture itself,
@@ -157,6 +160,7 @@ class Plan:
     zeros: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     folds: Mapping[str, Folding] = field(default_factory=dict)
+    gated: Mapping[str, Gating] = field(default_factory=dict)
     repeats: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sums: Mapping[str, Sum] = field(default_factory=dict)
     made_for: str = ""
@@ -173,6 +177,11 @@ class Plan:
         if not all(edge.pieces for edge in (*plan.edges, *plan.joins)):
             raise PlanError("the plan has an edge that reads nothing")
         return plan
+
+    @property
+    def rounds(self) -> bool:
+        """Whether weights are computed anew, and rounded to their own precision."""
+        return bool(self.folds or self.gated)
 
     def __str__(self) -> str:
         everything = sorted((*self.edges, *self.joins), key=lambda edge: -edge.copied_bytes)

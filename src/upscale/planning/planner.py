@@ -27,7 +27,7 @@ from upscale.flow.domain import (
 from upscale.planning.families import Orders, Want
 from upscale.planning.layouts import Found, Layouts, rooted
 from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
-from upscale.planning.pricing import Part, Pricing
+from upscale.planning.pricing import Part, Pricing, Rates
 from upscale.segments import (
     Liveness,
     columns_kept,
@@ -54,7 +54,6 @@ class Planner:
     ) -> None:
         self._flow, self._live, self._kept, self._order = flow, live, kept, order
         self._orders, self._pricing = orders, pricing
-        self._ranks = {channel: place for channel, (_, place) in orders.places.items()}
         self.layouts = Layouts(flow)
         self.price = 0.0
         self._readers: dict[Line, list[Want]] = defaultdict(list)
@@ -67,6 +66,7 @@ class Planner:
             if isinstance(relation, Fold) and relation.nested
         }
         self._leader = {line: group[0] for group in tied_lines(flow) for line in group[1:]}
+        self._rates: dict[Line, Rates] = {}
         self._left: dict[str, float] = {}
         self._agreed: dict[Line, Positions] = {}
         self._forced: dict[Line, Positions] = {}
@@ -261,9 +261,9 @@ class Planner:
     def _ranked(self, line: Line, *, free: bool) -> Positions:
         """The layout of a line that is made here: in the order found for its channels."""
         live, classes = self._live.lines[line], self._flow.classes[line]
-        ranked = self._ranks.keys() >= {int(c) for c in classes[live]}
-        rank = self._ranks if ranked and free else None
-        return rooted(classes, live, rank, nested=line in self._nested)
+        rank = self._orders.places.place
+        ranked = free and bool((rank[classes[live]] >= 0).all())
+        return rooted(classes, live, rank if ranked else None, nested=line in self._nested)
 
     def _witness(self, line: Line) -> Positions:
         """One position of a value that is read for its shape alone."""
@@ -328,9 +328,8 @@ class Planner:
             mine = found.root == found.roots.index(filled[0])
             places = np.full(len(mine), -1)
             places[mine] = self.layouts.place(filled[0], found.position[mine])
-            self.price += self._pricing.fetch(
-                self._flow, [Part(filled[0], len(places), len(breaks))], joined=False
-            )
+            only = self._part(filled[0], len(places), len(breaks))
+            self.price += self._pricing.fetch([only], joined=False)
             return [self._gathered(filled[0], places)]
         pieces: list[Piece] = []
         parts: list[Part] = []
@@ -341,10 +340,15 @@ class Planner:
             else:
                 places = self.layouts.place(root, found.position[part])
                 pieces += self._pieces(root, places, joined=joined)
-                parts.append(Part(root, len(places), len(runs(places))))
+                parts.append(self._part(root, len(places), len(runs(places))))
         if parts:
-            self.price += self._pricing.fetch(self._flow, parts, joined=joined)
+            self.price += self._pricing.fetch(parts, joined=joined)
         return pieces
+
+    def _part(self, root: Line, channels: int, stretches: int) -> Part:
+        if root not in self._rates:
+            self._rates[root] = self._pricing.rates(self._flow, root)
+        return Part(self._rates[root], channels, stretches)
 
     def _gathered(self, root: Line, places: Positions) -> Piece:
         by_rows = self._order != "none" and self._pricing.gathers_rows(self._flow, root)
@@ -372,11 +376,11 @@ class Planner:
 
     def _pieces(self, root: Line, places: Positions, *, joined: bool) -> list[Piece]:
         stretches, size = runs(places), len(self.layouts.of(root))
-        part = Part(root, len(places), len(stretches))
         if self._order == "none":
             gathers = len(stretches) > 1
         else:
-            gathers = self._pricing.pays_to_gather(self._flow, part, joined=joined)
+            part = self._part(root, len(places), len(stretches))
+            gathers = self._pricing.pays_to_gather(part, joined=joined)
         if gathers:
             return [self._gathered(root, places)]
         return [

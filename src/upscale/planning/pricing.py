@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from upscale.flow.domain import GRID, ChannelFlow, Line, Reduce
-from upscale.target import CopyCosts, Costs, Target
+from upscale.target import Costs, Target
 
 # What a gather must save where runs are concatenated anyway and each lies in one stretch: then only
 # starts are saved, and how much those cost differs most from runtime to runtime.
@@ -18,10 +18,21 @@ WORTH_IT = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
+class Rates:
+    """What copies from a line cost: by channel, and by run of channels that is concatenated."""
+
+    slice: float
+    concatenate: float
+    gather: float
+    run: float
+    inner: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """Channels that are fetched from one line: how many, and in how many runs they lie."""
 
-    line: Line
+    rates: Rates
     channels: int
     runs: int
 
@@ -51,65 +62,56 @@ class Pricing:
         """Whether to gather from a line as from a matrix with a row for each place."""
         return self.is_inner(flow, line) and len(flow.shapes[line.value]) > 2
 
-    def _ways(self, flow: ChannelFlow, line: Line) -> CopyCosts:
-        return self.costs.inner if self.is_inner(flow, line) else self.costs.outer
+    def rates(self, flow: ChannelFlow, line: Line) -> Rates:
+        """What copies from a line cost."""
+        inner, weight = self.is_inner(flow, line), self.channel_bytes(flow, line)
+        ways = self.costs.inner if inner else self.costs.outer
+        # Over how many stretches of memory a run of channels is spread.
+        if inner:
+            rows = weight / self.target.item_bytes
+        else:
+            rows = self.target.batch * math.prod(flow.shapes[line.value][1 : max(1, line.axis)])
+        return Rates(
+            slice=0.0 if rows <= 1 else weight * ways.slice_byte,
+            concatenate=weight * ways.run_byte,
+            gather=weight * ways.gather_byte,
+            run=rows * ways.run_row + self.costs.piece,
+            inner=inner,
+        )
 
-    def _rows(self, flow: ChannelFlow, line: Line) -> float:
-        """Over how many stretches of memory a run of a line's channels is spread."""
-        if self.is_inner(flow, line):
-            return self.channel_bytes(flow, line) / self.target.item_bytes
-        return self.target.batch * math.prod(flow.shapes[line.value][1 : max(1, line.axis)])
-
-    def _written(self, flow: ChannelFlow, part: Part) -> float:
-        """The bytes of a part."""
-        return part.channels * self.channel_bytes(flow, part.line)
-
-    def _slice(self, flow: ChannelFlow, part: Part) -> float:
-        """Reading a slice: free where it is one stretch of memory."""
-        if self._rows(flow, part.line) <= 1:
-            return 0.0
-        return self._written(flow, part) * self._ways(flow, part.line).slice_byte
-
-    def _joining(self, flow: ChannelFlow, part: Part, runs: int) -> float:
-        """What runs add to a concatenation."""
-        row = self._ways(flow, part.line).run_row
-        return runs * (self._rows(flow, part.line) * row + self.costs.piece)
-
-    def _gather(self, flow: ChannelFlow, part: Part) -> float:
+    def _gather(self, part: Part) -> float:
         """Gathering channels one by one."""
-        byte = self._ways(flow, part.line).gather_byte
-        return self._written(flow, part) * byte + self.costs.call
+        return part.channels * part.rates.gather + self.costs.call
 
-    def _concatenating(self, flow: ChannelFlow, part: Part) -> float:
-        """What a concatenation writes of a part, but for its runs."""
-        return self._written(flow, part) * self._ways(flow, part.line).run_byte
-
-    def pays_to_gather(self, flow: ChannelFlow, part: Part, *, joined: bool) -> bool:
+    def pays_to_gather(self, part: Part, *, joined: bool) -> bool:
         """Whether a gather is cheaper than a concatenation of runs.
 
         In one that is made anyway, what a gather copies is copied again.
         """
-        apart, least = self._joining(flow, part, part.runs), WORTH_IT
-        beside = self._joining(flow, part, 1)
+        if part.runs < 2:
+            return False
+        rates, least = part.rates, WORTH_IT
+        apart, beside = part.runs * rates.run, rates.run
         if not joined:
-            apart, beside = apart + self._concatenating(flow, part) + self.costs.call, 0.0
-        elif not self.is_inner(flow, part.line):
+            apart += part.channels * rates.concatenate + self.costs.call
+            beside = 0.0
+        elif not rates.inner:
             least = WORTH_A_GATHER
-        return part.runs > 1 and self._gather(flow, part) + beside + least < apart
+        return self._gather(part) + beside + least < apart
 
-    def fetch(self, flow: ChannelFlow, parts: Sequence[Part], *, joined: bool) -> float:
+    def fetch(self, parts: Sequence[Part], *, joined: bool) -> float:
         """Fetching parts, each as it pays; `joined`, they are concatenated anyway."""
         joined = joined or len(parts) > 1
         if not joined and parts[0].runs < 2:
-            return self._slice(flow, parts[0])
+            return parts[0].channels * parts[0].rates.slice
         total, gathers = 0.0, 0
         for part in parts:
             runs = part.runs
-            if self.pays_to_gather(flow, part, joined=joined):
-                total, runs, gathers = total + self._gather(flow, part), 1, gathers + 1
-            total += self._concatenating(flow, part) + self._joining(flow, part, runs)
+            if self.pays_to_gather(part, joined=joined):
+                total, runs, gathers = total + self._gather(part), 1, gathers + 1
+            total += part.channels * part.rates.concatenate + runs * part.rates.run
         if gathers == 1 and not joined:
-            return self._gather(flow, parts[0])
+            return self._gather(parts[0])
         return total + self.costs.call
 
     def layer(self, flow: ChannelFlow, relation: Reduce, columns: int, rows: int) -> float:

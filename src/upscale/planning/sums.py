@@ -12,7 +12,7 @@ from upscale.channels import Flags, Positions
 from upscale.errors import PlanError
 from upscale.flow.domain import ChannelFlow, Line, Pass, Select, Step
 
-SUMS = ("split", "infill")
+SUMS = ("split", "infill", "whole")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,13 @@ def split_sums(
     operands, so its readers fetch what they want from where it lies. Where one operand has all
     that the other has, putting the sum together would copy as much as filling in zeros for what
     the other lacks, and the parts might have to be gathered too: so that is done there, and
-    everywhere in the way of `"infill"`.
+    everywhere in the way of `"infill"`. In the way of `"whole"` all that is added has the same
+    channels, computed or not: nothing is copied, and only what no operand has can leave.
     """
     if way not in SUMS:
         raise PlanError(f"sums is {way!r}; it must be one of {', '.join(SUMS)}")
+    if way == "whole":
+        return flow, {}
     lacking = {
         step.node: found
         for step in flow.steps

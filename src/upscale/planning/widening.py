@@ -113,7 +113,10 @@ def _cheapest(
             mine = found.root == number
             place[mine] = layouts.place(root, found.position[mine])
             gap[mine] = _gaps(place[mine], np.sort(place[mine & wanted]))
+    order = np.lexsort((place, found.root))
+    rates = [None if root is None else pricing.rates(flow, root) for root in found.roots]
     rows = int(live.lines[read.relation.out].sum())
+    held = {root: len(layouts.of(root)) for root in found.roots if root is not None}
     joined = layouts.joins(read.line)
 
     def compute(width: int) -> float:
@@ -121,14 +124,24 @@ def _cheapest(
         return passed + pricing.layer(flow, read.relation, width, rows)
 
     def fetched(columns: Positions, *, together: bool = False) -> float:
+        taken = np.zeros(len(order), dtype=bool)
+        taken[columns] = True
+        here = order[taken[order]]
+        root = found.root[here]
+        starts = np.ones(len(here), dtype=bool)
+        starts[1:] = (np.diff(place[here]) != 1) | (np.diff(root) != 0)
+        count = len(found.roots)
+        channels = np.bincount(root, minlength=count).tolist()
+        stretches = np.bincount(root[starts], minlength=count).tolist()
         parts = [
-            Part(root, int(mine.sum()), 1 if together else _count_runs(place[columns[mine]]))
-            for number, root in enumerate(found.roots)
-            if root is not None and (mine := found.root[columns] == number).any()
+            Part(own, number, 1 if together else runs)
+            for own, number, runs in zip(rates, channels, stretches, strict=True)
+            if own is not None and number
         ]
-        (first, *more) = parts
-        whole = not (more or joined) and first.channels == len(layouts.of(first.line))
-        return 0.0 if whole else pricing.fetch(flow, parts, joined=joined)
+        only = found.roots[int(root[0])]
+        if len(parts) == 1 and not joined and only is not None and len(here) == held[only]:
+            return 0.0
+        return pricing.fetch(parts, joined=joined)
 
     def price(columns: Positions) -> float:
         return fetched(columns) + compute(len(columns))
@@ -158,8 +171,3 @@ def _gaps(place: Positions, wanted: Positions) -> Positions:
         gap[wanted[after] == place] = 0
     gap[place < 0] = NOT_HELD
     return gap
-
-
-def _count_runs(places: Positions) -> int:
-    """In how many runs places lie, once sorted."""
-    return 1 + int((np.diff(np.sort(places)) != 1).sum())

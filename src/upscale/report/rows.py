@@ -14,7 +14,7 @@ from upscale.channels import Positions, positions, runs
 from upscale.errors import PlanError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import GRID, ChannelFlow, Line, Reduce, Select
-from upscale.planning import Edge, Plan, make_plan, repeat_again, split_again
+from upscale.planning import Edge, Plan, make_plan, read_gates, repeat_again, split_again
 from upscale.planning.families import Want, find_components, wants_of
 from upscale.planning.layouts import Layouts
 from upscale.segments import carried_classes, find_live, find_segments
@@ -89,9 +89,8 @@ def find_rows(plan: Plan) -> tuple[Rows, ...]:
     if not isinstance(plan, Plan) or not isinstance(plan.source, Captured):
         raise PlanError("a picture needs a plan that upscale.plan has just made; make it again")
     kept = {f"@{name}": positions(columns) for name, columns in plan.kept.items()}
-    return _Reading(
-        repeat_again(split_again(analyse(plan.source), plan.sums), plan.repeats), kept, plan
-    ).rows()
+    flow = split_again(read_gates(analyse(plan.source), plan.gated), plan.sums)
+    return _Reading(repeat_again(flow, plan.repeats), kept, plan).rows()
 
 
 # A group of channels is known by one of its classes; where the order is given, by its line.

@@ -18,7 +18,7 @@ from upscale.capture.questions import (
     axis_asked,
     size_arguments,
 )
-from upscale.planning import Edge, Piece, Plan, Spread, Sum, computed_once
+from upscale.planning import Edge, Piece, Plan, Spread, Sum, added, alone, computed_once
 from upscale.rewrite.gather import Gather, Infill
 from upscale.rewrite.guards import write_out_guards
 from upscale.rewrite.weights import Cutter
@@ -70,6 +70,10 @@ class _Writer:
         # What the model has no value of, by what has as many axes.
         self._like = {each.made: captured.observed[node].result for node, each in plan.sums.items()}
         self._like |= {computed_once(value): value for value in plan.repeats}
+        self._gated = {each.node: weight for weight, each in plan.gated.items()}
+        for each in plan.gated.values():
+            value = captured.observed[each.node].result
+            self._like |= {alone(value): value, added(value): value}
         for edge in plan.edges:
             self._edges.setdefault((edge.node, edge.value), []).append(edge)
 
@@ -179,6 +183,25 @@ class _Writer:
         self._bind(node, new, observed.result)
         if self._written:
             self._writers.append((new, self._written))
+        if node.name in self._gated:
+            self._add_gate(observed.result, self._gated[node.name])
+
+    def _add_gate(self, value: str, weight: str) -> None:
+        """Add what a gate gives for channels that a layer does not read."""
+        gating = self._plan.gated[weight]
+        path = self._unused(f"{gating.layer}_gated")
+        self._held[path] = self._cutter.gate(weight)
+        read = self._graph.call_module(path, (self._read(gating.beside, gating.gate),))
+        self._values[added(value)] = lambda: read
+        parts = tuple(self._read(gating.adding, part) for part in (alone(value), added(value)))
+        summed = self._graph.call_function(torch.add, parts)
+        self._values[value] = lambda: summed
+
+    def _unused(self, path: str) -> str:
+        """A path at which neither the model nor the export has anything."""
+        while path in self._held or path in self._captured.kinds:
+            path += "_"
+        return path
 
     def _bind(self, node: fx.Node, new: fx.Node, result: Any) -> None:
         """Remember where the values of a node's result are found."""
@@ -186,6 +209,8 @@ class _Writer:
 
         def bind(structure: Any, path: tuple[Any, ...]) -> None:
             if isinstance(structure, str):
+                if node.name in self._gated:
+                    structure = alone(structure)
                 if structure in self._plan.repeats:
                     structure = computed_once(structure)
                 self._values[structure] = _once(lambda: self._item(new, path))

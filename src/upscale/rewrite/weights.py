@@ -20,7 +20,7 @@ from upscale.layers import (
     weight_names,
     weight_of,
 )
-from upscale.planning import Plan
+from upscale.planning import Plan, gated_weight
 from upscale.rewrite.constant import constant as constant_layer
 
 
@@ -70,6 +70,38 @@ class Cutter:
             return constant_layer(module)
         _fit(module, groups, width)
         return module
+
+    def gate(self, weight: str) -> nn.Module:
+        """The small layer that reads a gate for the columns of a weight that are not read.
+
+        It makes what the layer would make of the gate, each channel times the number that it is
+        multiplied with, at every place.
+        """
+        gating, name = self._plan.gated[weight], gated_weight(weight)
+        layer, cuts = self._model.get_submodule(gating.layer), self._plan.cuts[name]
+        own = weight_of(layer)
+        with torch.no_grad():
+            wide = self._zero(own.detach(), weight).double()
+            wide = wide.flatten(2).sum(dim=2) if wide.ndim > 2 else wide
+            if gating.norm is not None:
+                wide = wide * self._scale(self._model.get_submodule(gating.norm))[:, None]
+            met = torch.zeros(wide.shape[1], dtype=wide.dtype, device=wide.device)
+            met[list(gating.columns)] = met.new_tensor(self._met[name])
+            small = (wide * met)[_as_index(cuts[0], wide.device)]
+            small = small[:, _as_index(cuts[1], wide.device)].to(own.dtype)
+            small = small.reshape(*small.shape, *[1] * (own.ndim - 2))
+        made = _pointwise(layer, *small.shape[:2])
+        made.weight = nn.Parameter(small, requires_grad=own.requires_grad)
+        return made.train(layer.training)
+
+    def _scale(self, norm: nn.Module) -> Tensor:
+        """What a BatchNorm multiplies each channel with."""
+        assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+        assert norm.running_var is not None
+        scale = (norm.running_var.double() + norm.eps).rsqrt()
+        if not norm.affine:
+            return scale
+        return scale * self._zero(norm.weight.detach(), self._names[id(norm.weight)]).double()
 
     def _raise_bias(self, module: nn.Module, original: nn.Module) -> None:
         """Add to a layer's bias what the columns that it no longer reads have always added."""
@@ -141,6 +173,14 @@ class Cutter:
             if tensor.ndim == 4 + formats.index(fmt) and tensor.is_contiguous(memory_format=fmt):
                 smaller = smaller.contiguous(memory_format=fmt)
         return smaller
+
+
+def _pointwise(layer: nn.Module, rows: int, columns: int) -> nn.Module:
+    """A layer of a kind that looks at one place at a time, without weight or bias."""
+    if isinstance(layer, nn.Linear):
+        return nn.Linear(columns, rows, bias=False, device="meta")
+    kinds = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
+    return kinds[weight_of(layer).ndim](columns, rows, 1, bias=False, device="meta")
 
 
 def _as_index(indices: Sequence[int], device: torch.device) -> Tensor:

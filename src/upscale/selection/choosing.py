@@ -187,20 +187,17 @@ def _unit_scores(units: Units, scores: Mapping[str, Scores], limits: Limits) -> 
 
 def _atoms(units: Units, order: Positions) -> list[Atom]:
     """Units by who reads them, each atom's in the given order."""
-    names = list(units.of)
-    readers: list[dict[int, int]] = [{} for _ in range(units.count)]
-    for number, weight in enumerate(names):
-        for unit in units.of[weight].tolist():
-            readers[unit][number] = readers[unit].get(number, 0) + 1
-    groups: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    for unit in range(units.count):
-        groups.setdefault(tuple(readers[unit].items()), []).append(unit)
     rank = np.empty(units.count, dtype=np.int64)
     rank[order] = np.arange(units.count)
-    return [
-        Atom(
-            np.array(sorted(group, key=lambda unit: int(rank[unit])), dtype=np.int64),
-            {names[number]: count for number, count in key},
-        )
-        for key, group in groups.items()
-    ]
+    shared = units.members() > 1
+    alone = {weight: own[~shared[own]] for weight, own in units.of.items()}
+    readers: dict[int, dict[str, int]] = defaultdict(dict)
+    for weight, own in units.of.items():
+        for unit in own[shared[own]].tolist():
+            readers[unit][weight] = readers[unit].get(weight, 0) + 1
+    groups: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
+    for unit, counts in readers.items():
+        groups[tuple(counts.items())].append(unit)
+    found = [(own, {weight: 1}) for weight, own in alone.items() if len(own)]
+    found += [(np.array(own, dtype=np.int64), dict(key)) for key, own in groups.items()]
+    return [Atom(own[np.argsort(rank[own])], counts) for own, counts in found]

@@ -31,7 +31,7 @@ class Context:
         return (weight.transpose(0, 1) if self.side == "input" else weight).flatten(1)
 
 
-BLOCK = 256
+BLOCK = 128
 
 Scorer = Callable[[Tensor, Context], Tensor]
 
@@ -40,7 +40,7 @@ Scorer = Callable[[Tensor, Context], Tensor]
 class Study:
     """A model whose layers are to be scored, and what there is to score them by.
 
-    `norms` gives for a layer the scale that BatchNorms give each of its channels.
+    `norms()` gives by layer the scales that BatchNorms give its channels.
     """
 
     model: nn.Module
@@ -49,7 +49,7 @@ class Study:
     data: Iterable[Any] | None
     loss: Callable[[Any, Any], Tensor] | None
     inputs: int
-    norms: Mapping[str, Tensor]
+    norms: Callable[[], Mapping[str, Tensor]]
 
     def score_weights(self, scorer: Scorer) -> dict[str, Tensor]:
         """Score every layer by its weight."""
@@ -116,7 +116,7 @@ def lamp(weight: Tensor, context: Context) -> Tensor:
 
 def fpgm(weight: Tensor, context: Context) -> Tensor:
     """The sum of each channel's distances to all others (FPGM, He et al. 2019)."""
-    flat = context.by_channel(weight).contiguous()
+    flat = context.by_channel(weight)
     squares = flat.square().sum(dim=1)
     sums = torch.zeros_like(squares)
     # Distances are symmetric: each block of channels meets only itself and those after it.
@@ -156,7 +156,8 @@ class Norm:
     comparable: bool = True
 
     def score(self, study: Study) -> dict[str, Tensor]:
-        found = {name: study.norms[name] for name in study.names if name in study.norms}
+        norms = study.norms()
+        found = {name: norms[name] for name in study.names if name in norms}
         if not found:
             raise SelectionError(
                 "importance 'bn' needs layers next to a BatchNorm with a scale; none is"

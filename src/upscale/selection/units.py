@@ -49,8 +49,7 @@ def find_units(
         alone = _single_branch(flow, side)
         ends = {weight: classes for weight, classes in ends.items() if weight in alone}
     joined = Classes()
-    start = 1 + max((int(c.max()) for c in flow.classes.values() if len(c)), default=0)
-    joined.fresh(start)
+    joined.fresh(flow.class_count)
     numbers = {weight: joined.fresh(classes.shape[1]) for weight, classes in ends.items()}
     if constraint == "segment":
         for weight, classes in ends.items():
