@@ -47,7 +47,7 @@ class Cell:
     and those that criteria look at come from. Names with a colon are import paths.
 
     >>> Cell(model="upscale:digits", metric="copies", amount=0.25, shape="1,1,8,8").key
-    '98ef3ccd65df55f9'
+    '2e89485949fd634b'
     """
 
     model: str

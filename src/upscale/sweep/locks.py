@@ -29,16 +29,33 @@ def holding(name: str, *, shared: bool = False, wait: bool = True) -> Iterator[b
         return
     owner = os.getuid() if hasattr(os, "getuid") else 0
     path = Path(tempfile.gettempdir()) / f"upscale-{owner}-{name}.lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    handle = _locked(path, shared=shared, wait=wait)
+    if handle is None:
+        yield False
+        return
     try:
-        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        try:
-            fcntl.flock(handle, kind | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield True
     finally:
+        if name != CORES and not shared:
+            path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _locked(path: Path, *, shared: bool, wait: bool) -> int | None:
+    """A handle that holds the lock of a path; None if another does."""
+    kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(handle, kind)
+            if os.path.samestat(path.stat(), os.fstat(handle)):
+                return handle
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except FileNotFoundError:
+            pass
+        # Who held it before has taken the file away: it locks nothing any more.
         os.close(handle)
 
 

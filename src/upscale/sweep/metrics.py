@@ -110,7 +110,7 @@ def memory(trial: Trial) -> Result:
 
 
 def _against(count: Callable[[nn.Module], int], trial: Trial) -> Result:
-    whole, left = count(trial.model), count(trial.exported)
+    left, whole = count(trial.exported), count(trial.model)
     return {"exported": left, "unpruned": whole, "ratio": left / max(1, whole)}
 
 

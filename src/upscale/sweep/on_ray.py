@@ -10,12 +10,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from upscale.errors import UpscaleError
 from upscale.packages import MissingPackageError
 from upscale.sweep.attempts import MOST_TRIES, attempt, failure, lost
 from upscale.sweep.cells import Cell
 from upscale.sweep.jobs import Job, next_job
 from upscale.sweep.records import Record
 from upscale.sweep.trials import Memory
+
+
+class RayUnavailable(UpscaleError):
+    """There is no Ray where one was looked for, or it has nothing to run on."""
+
 
 WAITING = 2  # tasks for each core that Ray is given ahead of time
 _memory = Memory()  # a worker of Ray keeps its process, and with it what the last cell made
@@ -34,11 +40,7 @@ def run_ray(
         raise MissingPackageError("ray is not installed: pip install ray") from error
     began = not ray.is_initialized()
     if began:
-        options = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
-        try:
-            ray.init(address=address or "local", log_to_driver=False, **options)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise MissingPackageError(f"no Ray at {address!r}: {error}") from error
+        _begin(ray, address, workers)
     try:
         run = _Run(ray)
         yield from run.side_by_side(cells)
@@ -46,6 +48,20 @@ def run_ray(
     finally:
         if began:
             ray.shutdown()
+
+
+def _begin(ray: Any, address: str | None, workers: int) -> None:
+    """Go to a cluster, or start a Ray of this machine for as long as the sweep lasts."""
+    options: dict[str, Any] = {}
+    if address is None:
+        options = {"num_cpus": workers, "include_dashboard": False}
+        # Ray starts its workers with little priority: anything else would slow what is timed.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **options)
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        told = str(error).strip().splitlines() or [type(error).__name__]
+        raise RayUnavailable(f"no Ray at {address or 'this machine'}: {told[0]}") from error
 
 
 class _Run:
@@ -87,7 +103,7 @@ class _Run:
         }
         found = {node: cores for node, cores in found.items() if cores > 0}
         if not found:
-            raise MissingPackageError("this Ray has no machine with a core to run on")
+            raise RayUnavailable("this Ray has no machine with a core to run on")
         return found
 
     def _send(self, job: Job, **options: Any) -> Any:
