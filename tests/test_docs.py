@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from upscale.sweep import read_grid
+from upscale.sweep.cells import SETTINGS
+
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -38,6 +41,21 @@ def test_the_page_on_files_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert written == {"digits.safetensors", "digits.pt2", "digits.pt"}
     x = torch.randn(2, 1, 8, 8)
     torch.testing.assert_close(names["masked"](x), names["pruned"](x))
+
+
+def test_the_page_on_sweeps_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / "sweeping.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(block, {})
+    assert "8 measured, 0 failed" in capsys.readouterr().out
+    (shown,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "grid.yaml").write_text(shown)
+    assert len(read_grid(tmp_path / "grid.yaml")) == 2 * 2 * 3 * (1 + 2 + 2)
+    for name in SETTINGS:
+        assert f"`{name}`" in text, name
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: str(path.name))
