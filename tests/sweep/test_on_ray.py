@@ -7,6 +7,7 @@ import secrets
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,14 @@ pytestmark = [
 ROOT = str(Path(__file__).parent.parent.parent)
 
 
-@pytest.fixture(autouse=True)
-def _workers_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one for good
-    monkeypatch.chdir(ROOT)
+@pytest.fixture(autouse=True, scope="module")
+def _workers_find_the_tests() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")]))
+        # One for all tests, since Ray reads it once; without one it writes one for good.
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.chdir(ROOT)
+        yield
 
 
 def _kill_who_waits(log: Path, key: str, killed: list[int]) -> None:

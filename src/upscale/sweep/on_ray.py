@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+import socket
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -23,6 +25,7 @@ class RayUnavailable(UpscaleError):
     """There is no Ray where one was looked for, or it has nothing to run on."""
 
 
+PATIENCE_S = 10.0
 WAITING = 2  # tasks for each core that Ray is given ahead of time
 _memory = Memory()  # a worker of Ray keeps its process, and with it what the last cell made
 
@@ -57,11 +60,22 @@ def _begin(ray: Any, address: str | None, workers: int) -> None:
         options = {"num_cpus": workers, "include_dashboard": False}
         # Ray starts its workers with little priority: anything else would slow what is timed.
         os.environ.setdefault("RAY_worker_niceness", "0")
+    elif re.fullmatch(r"[\w.-]+:\d{1,5}", address):
+        _knock(address)
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **options)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         told = str(error).strip().splitlines() or [type(error).__name__]
         raise RayUnavailable(f"no Ray at {address or 'this machine'}: {told[0]}") from error
+
+
+def _knock(address: str) -> None:
+    """Raise if nobody listens at an address: Ray itself would go on trying for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
+    except (OSError, OverflowError) as error:
+        raise RayUnavailable(f"no Ray at {address}: {error}") from error
 
 
 class _Run:
