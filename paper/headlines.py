@@ -91,10 +91,12 @@ def paper_gains(tables: Mapping[str, Any]) -> tuple[Gains, Gains]:
     for model, criteria in tables.get("models", {}).items():
         for own in criteria.values():
             free, bound = own["accuracy_unconstrained_pct"], own["accuracy_constrained_pct"]
-            gains[model] += [a - b for a, b in zip(free, bound, strict=True) if a and b]
+            gains[model] += [a - b for a, b in zip(free, bound, strict=True) if None not in (a, b)]
             ours, plain = own["latency_upscale_ms"], own["latency_baseline_ms"]
             savings[model] += [
-                100 * (1 - a[0] / b[0]) for a, b in zip(ours, plain, strict=True) if a and b
+                100 * (1 - a[0] / b[0])
+                for a, b in zip(ours, plain, strict=True)
+                if None not in (a, b)
             ]
     return gains, savings
 
