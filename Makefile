@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz roundtrips bench docs pictures weights clean
+.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz roundtrips sweeps bench docs pictures weights clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ fuzz: $(STAMP)  ## 10,000 mutated files: the same model, or our own error
 
 roundtrips: $(STAMP)  ## every torchvision classifier through every kind of file, as a table (hours)
 	$(BIN)/python -m scripts.round_trips
+
+sweeps: $(STAMP)  ## sweeps on Ray, with a worker killed; installs Ray
+	$(PIP) install -c constraints.txt --no-build-isolation -e ".[ray]"
+	$(BIN)/python -m pytest tests/sweep
 
 bench: $(STAMP)  ## seconds to plan and export, and what the ordering solver finds
 	$(BIN)/python benchmarks/export.py

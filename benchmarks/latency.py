@@ -126,7 +126,7 @@ def frozen(model: nn.Module, example: Tensor) -> nn.Module:
         warnings.simplefilter("ignore")
         memory = torch.channels_last if not example.is_contiguous() else torch.contiguous_format
         model = copy.deepcopy(model).to(memory_format=memory)
-        return torch.jit.freeze(torch.jit.trace(model, example))
+        return torch.jit.freeze(torch.jit.trace(model, example, check_trace=False))
 
 
 def measure(cell: Cell, model: nn.Module, runs: int) -> Record:

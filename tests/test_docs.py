@@ -14,6 +14,8 @@ import torch
 
 import upscale
 from upscale.cli.arguments import make_parser
+from upscale.sweep import read_grid
+from upscale.sweep.cells import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -66,7 +68,22 @@ def files(printed: str, names: dict[str, Any], directory: Path) -> None:
     torch.testing.assert_close(names["masked"](x), names["pruned"](x))
 
 
-CHECKS = {"selecting.md": selecting, "targets.md": targets, "files.md": files}
+def sweeping(printed: str, names: dict[str, Any], directory: Path) -> None:
+    assert "8 measured, 0 failed" in printed
+    page = DOCS / "sweeping.md"
+    (shown,) = blocks(page, "yaml")
+    (directory / "grid.yaml").write_text(shown)
+    assert len(read_grid(directory / "grid.yaml")) == 2 * 2 * 3 * (1 + 2 + 2)
+    for name in SETTINGS:
+        assert f"`{name}`" in page.read_text(), name
+
+
+CHECKS = {
+    "selecting.md": selecting,
+    "targets.md": targets,
+    "files.md": files,
+    "sweeping.md": sweeping,
+}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.name))
@@ -78,7 +95,9 @@ def test_every_file_a_document_links_is_there(path: Path) -> None:
 @pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: str(path.name))
 def test_the_commands_a_document_shows_are_commands(path: Path) -> None:
     for block in blocks(path, "sh"):
-        for command in re.findall(r"^(?:\.venv/bin/)?upscale (.*?)(?: #.*)?$", block, re.MULTILINE):
+        for command in re.findall(
+            r"^(?:\.venv/bin/)?upscale (.*?)(?: +[#>].*)?$", block, re.MULTILINE
+        ):
             make_parser().parse_args(command.split())
 
 

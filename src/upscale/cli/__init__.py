@@ -1,4 +1,4 @@
-"""The command line: `upscale prune`, `inspect`, `bench` and `calibrate`."""
+"""The command line: `upscale prune`, `inspect`, `bench`, `calibrate` and `sweep`."""
 
 from upscale.cli.main import main
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from upscale import __version__
-from upscale.cli.sources import HELP
 from upscale.selection.amounts import Amount, Latency, Macs, Parameters
+from upscale.sources import HELP
+from upscale.sweep.running import PLACES
 from upscale.target import FORMATS, ITEM_BYTES, RUNTIMES, Target
 
 # The criteria that need nothing but weights.
@@ -37,6 +38,22 @@ examples:
 examples:
   upscale calibrate --runtime torchscript --threads 1
 """,
+    "sweep": """\
+examples:
+  upscale sweep grid.yaml                               # records go to grid.sqlite
+  upscale sweep grid.yaml --on processes --workers 8    # stop it when you like, it goes on later
+  upscale sweep grid.yaml --on ray --address auto
+  upscale sweep grid.yaml --show
+  upscale sweep grid.yaml --show --csv > grid.csv
+a grid file:
+  model: [upscale:digits]
+  shape: "1,1,8,8"
+  data: upscale:digits
+  importance: [l1, l2]
+  constraint: [none, segment]
+  amount: {from: 0.1, to: 0.5, step: 0.1}
+  metric: [accuracy, latency, parameters]
+""",
 }
 
 
@@ -58,6 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--against", type=Path, metavar="FILE", help="a file that prune wrote")
     bench.add_argument("--runs", type=int, default=20, help="runs behind each median")
     _add_target(_command(commands, "calibrate", "measure what copies cost on this machine"))
+    _add_sweep(_command(commands, "sweep", "measure every setting of a grid, once, and record it"))
     return parser
 
 
@@ -158,6 +176,19 @@ def _add_prune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-verify", action="store_true", help="do not compare with the masked model"
     )
+
+
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("grid", type=Path, metavar="GRID", help="a .yaml or .py file of settings")
+    parser.add_argument(
+        "--records", type=Path, metavar="FILE", help="GRID with the ending .sqlite if not said"
+    )
+    parser.add_argument("--on", choices=PLACES, default="local", help="where cells are measured")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes; all cores if not said")
+    parser.add_argument("--address", help="of a Ray that runs already, such as auto or host:6379")
+    parser.add_argument("--retry", action="store_true", help="try cells again that failed before")
+    parser.add_argument("--show", action="store_true", help="print the records, measure nothing")
+    parser.add_argument("--csv", action="store_true", help="with --show: as CSV, all columns")
 
 
 def amount_of(arguments: argparse.Namespace) -> Amount | Latency:

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from upscale.calibration import cache_path, calibrate
 from upscale.cli.arguments import amount_of, example_of, make_parser, target_of
 from upscale.cli.progress import Progress
-from upscale.cli.sources import find_model
+from upscale.cli.sweeping import sweep
 from upscale.deploy import to_exported, to_onnx, to_torchscript
 from upscale.errors import ExampleError, SlowerWarning, UpscaleError
 from upscale.pruning import prune, race_models
+from upscale.sources import find_model
 from upscale.store import load, save
 from upscale.surveying import survey
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is what scripts go by."""
     arguments = make_parser().parse_args(argv)
     commands = {"prune": _prune, "inspect": _inspect, "bench": _bench, "calibrate": _calibrate}
+    commands["sweep"] = sweep
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", UserWarning)

@@ -49,6 +49,10 @@ class Progress:
         self._done += bool(self._doing)
         self._doing, self._since = doing, time.monotonic()
 
+    def skip(self, steps: int) -> None:
+        """Count steps that were done before this began."""
+        self._done += steps
+
     def say(self, line: str) -> None:
         """Show a line that stays."""
         if not self._quiet:

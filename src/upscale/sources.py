@@ -23,7 +23,7 @@ HELP = (
 
 
 class SourceError(UpscaleError):
-    """A model or its weights cannot be had from where the command line says."""
+    """A model, its weights or a function cannot be had from where the user says."""
 
 
 def find_model(source: str, weights: Path | None) -> nn.Module:
@@ -40,7 +40,7 @@ def find_model(source: str, weights: Path | None) -> nn.Module:
     elif source == "upscale:digits":
         model = digits()
     else:
-        model = _imported(library, name)
+        model = _built(source)
     if weights is not None:
         _load_weights(model, weights)
     return model.eval()
@@ -58,19 +58,30 @@ def _timm_model(name: str) -> nn.Module:
     return model
 
 
-def _imported(module: str, name: str) -> nn.Module:
-    """What a callable of the user's own returns."""
+def imported(path: str) -> Any:
+    """What an import path names; the current directory is searched first.
+
+    >>> imported("math:sqrt")(4)
+    2.0
+    """
+    module, _, name = path.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise SourceError(f"{module}:{name} cannot be imported: {error}") from error
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SourceError(f"{path} cannot be imported: {error}") from error
+    return found
+
+
+def _built(path: str) -> nn.Module:
+    """What a callable of the user's own returns."""
+    found = imported(path)
     model = found if isinstance(found, nn.Module) else found()
     if not isinstance(model, nn.Module):
-        raise SourceError(f"{module}:{name} gives a {type(model).__name__}, not a torch.nn.Module")
+        raise SourceError(f"{path} gives a {type(model).__name__}, not a torch.nn.Module")
     return model
 
 

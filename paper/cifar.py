@@ -1,0 +1,40 @@
+"""The trained CIFAR-10 ResNets and their images, as import paths that a grid can name.
+
+They are read from the directory that `UPSCALE_DATA` names, `../shared/data` if it names none.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from benchmarks.cifar import images, trained
+
+DATA = Path(os.environ.get("UPSCALE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+TEST, SAMPLE, BATCH = 10_000, 500, 250
+
+resnet20 = partial(trained, 20, DATA)
+resnet56 = partial(trained, 56, DATA)
+
+
+def test() -> list[tuple[Tensor, Tensor]]:
+    """All test images, in the order of a seed."""
+    return _batches("test", TEST)
+
+
+def some_test() -> list[tuple[Tensor, Tensor]]:
+    """The first 500 of the test images."""
+    return _batches("test", SAMPLE)
+
+
+def sample() -> list[tuple[Tensor, Tensor]]:
+    """Training images for criteria to look at."""
+    return _batches("train", SAMPLE)
+
+
+def _batches(split: str, count: int) -> list[tuple[Tensor, Tensor]]:
+    pictures, labels = images(DATA, split, count)
+    return list(zip(pictures.split(BATCH), labels.split(BATCH), strict=True))

@@ -1,0 +1,125 @@
+"""Attempts: one cell measured, come what may; the outcome is a record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from upscale import __version__
+from upscale.errors import UpscaleError
+from upscale.sweep.cells import Cell
+from upscale.sweep.locks import cores
+from upscale.sweep.metrics import Metric, metric_of
+from upscale.sweep.records import Record
+from upscale.sweep.trials import Memory, Trial
+
+MOST_TRIES = 2
+
+
+def attempt(cell: Cell, memory: Memory, attempts: int = 1) -> Record:
+    """Measure a cell; what goes wrong is recorded, and where."""
+    try:
+        metric = metric_of(cell.metric)
+    except Exception as error:
+        return failure(cell, error, time.time(), 0.0, attempts)
+    with cores(alone=metric.alone), _settings(cell):
+        begun, start = time.time(), time.perf_counter()
+        try:
+            result = _measured(metric, cell, memory)
+        except Exception as error:
+            return failure(cell, error, begun, time.perf_counter() - start, attempts)
+        taken = time.perf_counter() - start
+        return Record(cell, result, None, None, begun, taken, place(), attempts)
+
+
+def _measured(metric: Metric, cell: Cell, memory: Memory) -> Mapping[str, Any]:
+    trial = Trial(cell, memory)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = dict(metric.measure(trial))
+        found = {**result, "reached": trial.reached} if metric.selects else result
+    # What is no JSON fails here, where its cell can be told, and not where records are written.
+    plain: Mapping[str, Any] = json.loads(json.dumps(found, default=_plain), parse_constant=_absent)
+    return plain
+
+
+def failure(
+    cell: Cell, error: Exception, begun: float, seconds: float, attempts: int = 1
+) -> Record:
+    """The record of a cell that went wrong. A user's mistake needs no trace."""
+    ours = isinstance(error, UpscaleError)
+    told = f"{type(error).__name__}: {error}"
+    trace = None if ours else "".join(traceback.format_exception(error))
+    return Record(cell, None, told, trace, begun, seconds, place(), attempts)
+
+
+def lost(cell: Cell, how: str, attempts: int) -> Record:
+    """The record of a cell whose workers died."""
+    told = f"WorkerDied: its worker died {attempts} times, at last {how}"
+    return Record(cell, None, told, None, time.time(), 0.0, place(), attempts)
+
+
+@contextmanager
+def _settings(cell: Cell) -> Iterator[None]:
+    """The cell's threads and seed, denormals flushed; afterwards everything is as it was."""
+    threads, flushed = torch.get_num_threads(), _flushes()
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(cell.seed)
+        torch.set_num_threads(cell.threads)
+        torch.set_flush_denormal(True)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_flush_denormal(flushed)
+
+
+def _flushes() -> bool:
+    return bool((torch.tensor([1e-310], dtype=torch.float64) * 1.0 == 0).all())
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's or torch's as Python's own."""
+    if isinstance(value, (np.generic, torch.Tensor)):
+        return value.item()
+    raise TypeError(f"a metric gave a {type(value).__name__}; it must give numbers or text")
+
+
+def _absent(constant: str) -> None:
+    """Infinities and what is no number are absent: JSON knows neither."""
+
+
+@cache
+def place() -> Mapping[str, Any]:
+    """What this process runs on; the machine by a digest of its name, not the name."""
+    return {
+        "machine": hashlib.sha256(platform.node().encode()).hexdigest()[:8],
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "upscale": __version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,160 @@
+"""Cells: one setting of a sweep each, checked, with a key that never changes. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from typing import Any
+
+from upscale.errors import UpscaleError
+
+SHAPE = "1,3,224,224"
+METRICS = ("accuracy", "latency", "parameters", "macs", "copies", "memory")
+# Imported from where they are defined, these would bring torch along; a test compares them.
+CRITERIA = ("l1", "l2", "lamp", "fpgm", "hrank", "taylor", "bn", "activation", "random")
+CHOICES = {
+    "of": ("channels", "parameters", "macs"),
+    "scope": ("local", "global"),
+    "side": ("input", "output"),
+    "constraint": ("none", "segment", "contiguous"),
+    "segments": ("all", "single-branch"),
+    "method": ("optimal", "mrap", "none", "zero-copy"),
+    "runtime": ("torch", "torchscript"),
+    "memory_format": ("contiguous", "channels_last"),
+}
+# Settings that make no difference to a metric: cells that differ in nothing else are one cell.
+INDIFFERENT = {
+    "accuracy": ("method", "runtime", "memory_format", "runs"),
+    "latency": ("data", "images"),
+    "parameters": ("data", "images", "runs"),
+    "macs": ("data", "images", "runs"),
+    "copies": ("data", "images", "runs"),
+    "memory": ("data", "images", "runs"),
+}
+
+
+class GridError(UpscaleError, ValueError):
+    """A grid, or the file it is read from, has a setting that is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One setting: what is pruned, how, and what is measured then.
+
+    `weights`, `data` and `sample` are where weights, the images that accuracy is measured on
+    and those that criteria look at come from. Names with a colon are import paths.
+
+    >>> Cell(model="upscale:digits", metric="copies", amount=0.25, shape="1,1,8,8").key
+    '2e89485949fd634b'
+    """
+
+    model: str
+    metric: str
+    amount: float
+    of: str = "channels"
+    importance: str = "l2"
+    scope: str = "local"
+    side: str = "input"
+    constraint: str = "none"
+    segments: str = "all"
+    slack: float = 0.1
+    method: str = "optimal"
+    weights: str | None = None
+    shape: str = SHAPE
+    data: str | None = None
+    images: int | None = None
+    sample: str | None = None
+    runtime: str = "torch"
+    memory_format: str = "contiguous"
+    threads: int = 1
+    runs: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("model", "metric", "importance"):
+            _check(name, getattr(self, name), _is_text, "a name")
+        for name in ("weights", "data", "sample"):
+            _check(name, getattr(self, name), lambda v: v is None or _is_text(v), "a path")
+        for name, known in CHOICES.items():
+            _check(name, getattr(self, name), lambda v, k=known: v in k, _one_of(known))
+        for name, known in (("metric", METRICS), ("importance", CRITERIA)):
+            told = f"{_one_of(known)}, or package.module:name"
+            _check(name, getattr(self, name), lambda v, k=known: v in k or ":" in v, told)
+        for name, least in (("threads", 1), ("runs", 1), ("seed", 0)):
+            told = f"a whole number >= {least}"
+            _check(name, getattr(self, name), lambda v, n=least: _is_whole(v) and v >= n, told)
+        none = self.images is None
+        _check("images", self.images, lambda v: none or (_is_whole(v) and v > 0), "a number > 0")
+        _check("shape", self.shape, _is_shape, f"sizes such as {SHAPE}")
+        told = "a share from 0 up to, not with, 1"
+        _check("amount", self.amount, lambda v: _is_number(v) and 0 <= v < 1, told)
+        _check("slack", self.slack, lambda v: _is_number(v) and 0 <= v < 10, "a share, 0 or more")
+        object.__setattr__(self, "amount", round(float(self.amount), 9))
+        object.__setattr__(self, "slack", round(float(self.slack), 9))
+
+    @property
+    def key(self) -> str:
+        """What names this cell for good: a digest of all settings that are not the default.
+
+        So a setting that is invented later leaves the keys of older records as they were.
+        """
+        told = {name: value for name, value in asdict(self).items() if value != DEFAULTS.get(name)}
+        told |= {name: getattr(self, name) for name in REQUIRED}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of the example."""
+        return tuple(int(size) for size in self.shape.split(","))
+
+    def settled(self) -> Cell:
+        """The same cell, with defaults wherever a setting makes no difference to it."""
+        names = set(INDIFFERENT.get(self.metric, ()))
+        if self.constraint != "contiguous":
+            names.add("slack")
+        return replace(self, **{name: DEFAULTS[name] for name in names})
+
+    def __str__(self) -> str:
+        told = [self.metric, self.model, f"{self.amount:.4g} of {self.of}"]
+        own = asdict(self)
+        told += [
+            str(own[name])
+            for name, default in DEFAULTS.items()
+            if own[name] != default and name not in ("of", "shape", "weights", "data", "sample")
+        ]
+        return " ".join(told)
+
+
+DEFAULTS: Mapping[str, Any] = {
+    field.name: field.default for field in fields(Cell) if field.default is not MISSING
+}
+REQUIRED = tuple(field.name for field in fields(Cell) if field.name not in DEFAULTS)
+SETTINGS = tuple(field.name for field in fields(Cell))
+
+
+def _check(name: str, value: Any, fits: Any, told: str) -> None:
+    if not fits(value):
+        raise GridError(f"{name} is {value!r}; it must be {told}")
+
+
+def _one_of(known: tuple[str, ...]) -> str:
+    return f"one of {', '.join(known)}"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_shape(value: Any) -> bool:
+    sizes = value.split(",") if isinstance(value, str) else [""]
+    return all(size.isascii() and size.isdecimal() and int(size) > 0 for size in sizes)
