@@ -78,13 +78,12 @@ class Record:
 
 
 def cells(models: Iterable[str], amounts: Iterable[float], *, quick: bool) -> Iterator[Cell]:
-    """The races, batch 1 first."""
-    for amount in amounts:
-        for model in models:
-            for choice in CHOICES:
-                for memory in FORMATS:
-                    yield Cell(model, memory, choice, amount, 1)
+    """The races, model by model."""
     for model in models:
+        for memory in FORMATS:
+            for amount in amounts:
+                for choice in CHOICES:
+                    yield Cell(model, memory, choice, amount, 1)
         for memory in FORMATS if model in BATCHED and not quick else ():
             for amount in amounts:
                 yield Cell(model, memory, "random", amount, 8)
