@@ -142,6 +142,31 @@ def test_a_sum_is_filled_up_only_if_one_operand_has_all_that_the_other_has(
     assert [edge.node for edge in written] == ["add" if infilled else "reader"]
 
 
+class Chain(nn.Module):
+    """Two additions of vectors, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.reader = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x) * 0.5 + 1
+        x = x + self.b(torch.relu(x))
+        return self.reader(x + self.c(torch.relu(x)))  # type: ignore[no-any-return]
+
+
+def test_a_filled_up_sum_whose_constants_are_equal_computes_them_once() -> None:
+    model = calm(Chain()).double()
+    selection = Selection(kept={"a": (), "b": (0, 1), "c": (3, 4)}, side="output")
+
+    def vectors(batch: int, size: int) -> Tensor:
+        return torch.randn(batch, 4, dtype=torch.float64)
+
+    _, plan = exported_exactly(model, selection, vectors)
+    assert plan.repeats
+
+
 class Gate(nn.Module):
     """`through` stands between a layer whose outputs are pruned and one that reads them."""
 

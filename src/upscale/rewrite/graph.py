@@ -137,7 +137,7 @@ class _Writer:
         if described.parts and node.name not in self._plan.gone:
             parts = tuple(self._read(node.name, part) for part in described.parts)
             added = self._graph.create_node("call_function", torch.add, parts, name=node.name)
-            self._values[described.made] = lambda: added
+            self._values[self._computed(described.made)] = lambda: added
         if described.whole in self._joins:
             edge = self._joins[described.whole]
             joined = self._fetch(edge)
@@ -195,7 +195,11 @@ class _Writer:
         self._values[added(value)] = lambda: read
         parts = tuple(self._read(gating.adding, part) for part in (alone(value), added(value)))
         summed = self._graph.call_function(torch.add, parts)
-        self._values[value] = lambda: summed
+        self._values[self._computed(value)] = lambda: summed
+
+    def _computed(self, value: str) -> str:
+        """The name of what is computed of a value: of channels that repeat, each once."""
+        return computed_once(value) if value in self._plan.repeats else value
 
     def _unused(self, path: str) -> str:
         """A path at which neither the model nor the export has anything."""
@@ -211,9 +215,7 @@ class _Writer:
             if isinstance(structure, str):
                 if node.name in self._gated:
                     structure = alone(structure)
-                if structure in self._plan.repeats:
-                    structure = computed_once(structure)
-                self._values[structure] = _once(lambda: self._item(new, path))
+                self._values[self._computed(structure)] = _once(lambda: self._item(new, path))
             elif isinstance(structure, dict):
                 for key, inner in structure.items():
                     bind(inner, (*path, key))
