@@ -47,7 +47,22 @@ class AttentionBesideAWrite(nn.Module):
         return self.b(part) + x.mean(1, keepdim=True)
 
 
-@pytest.mark.parametrize("kind", [WrittenBehindDropout, AttentionBesideAWrite])
+class ReturnedViewOfWhatIsWritten(nn.Module):
+    """A view is returned whose memory was written into after it was taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.a(x.permute(0, 2, 3, 1))
+        view = x.permute(0, 3, 1, 2)
+        return view, self.b(F.relu_(x))
+
+
+@pytest.mark.parametrize(
+    "kind", [WrittenBehindDropout, AttentionBesideAWrite, ReturnedViewOfWhatIsWritten]
+)
 def test_an_export_equals_the_masked_model_where_memory_is_shared(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model = calm(kind())

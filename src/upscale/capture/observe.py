@@ -39,6 +39,8 @@ class Observer(fx.Interpreter):
         self.at = n.name
         self._bound, self._calls, self._writes = {}, [], []
         reads = {operand.name: self._bind(operand) for operand in n.all_input_nodes}
+        if n.op == "output":
+            self._check_overwritten([name for name in tree_leaves(reads) if name is not None])
         given = [
             leaf
             for operand in n.all_input_nodes
@@ -78,7 +80,7 @@ class Observer(fx.Interpreter):
             return overload(*args, **kwargs)
         refs = self._refs(args), {name: self._refs(value) for name, value in kwargs.items()}
         names = [self._name_of(x) for x in _tensors((*args, *kwargs.values()))]
-        self._check_overwritten(overload, names)
+        self._check_overwritten(names)
         aliased = any(name in self._overwritten for name in names)
         result = _perform(overload, args, kwargs)
         for written in self._written(overload, args, kwargs):
@@ -149,7 +151,7 @@ class Observer(fx.Interpreter):
         self._newest[old] = self._new(tensor)
         self._writes.append(old)
 
-    def _check_overwritten(self, overload: Any, names: list[str]) -> None:
+    def _check_overwritten(self, names: list[str]) -> None:
         for name in names:
             if self._overwritten.get(name, self.at) != self.at:
                 raise CaptureError(
