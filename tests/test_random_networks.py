@@ -136,7 +136,10 @@ def test_a_network_reads_as_the_program_that_builds_it() -> None:
         "upscale": upscale,
         "told_apart": told_apart,
     }
-    exec(repr(network), namespace)
+    try:
+        exec(repr(network), namespace)
+    except upscale.CaptureError as error:  # by the last line, after everything is built
+        assert EXPECTED_REFUSAL in str(error)
     assert namespace["selections"] == network.selections
     assert [p.shape for p in namespace["model"].parameters()] == [
         p.shape for p in build(network).parameters()

@@ -18,7 +18,7 @@ from tests.sweep import fakes
 from upscale.sweep import read_records, run
 
 CELLS, WORKERS = 50, 2
-PATIENCE_S = 60.0
+PATIENCE_S = 180
 
 pytestmark = pytest.mark.skipif(
     "forkserver" not in multiprocessing.get_all_start_methods(), reason="needs kill and fork"
