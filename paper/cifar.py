@@ -14,10 +14,16 @@ from torch import Tensor
 from benchmarks.cifar import images, trained
 
 DATA = Path(os.environ.get("UPSCALE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-TEST, SAMPLE, BATCH = 10_000, 500, 250
+TEST, TRAIN, SAMPLE, BATCH = 10_000, 20_000, 500, 250
 
 resnet20 = partial(trained, 20, DATA)
 resnet56 = partial(trained, 56, DATA)
+
+
+def resnets() -> list[str]:
+    """Those whose weights are there."""
+    names = {20: "resnet20", 56: "resnet56"}
+    return [n for d, n in names.items() if (DATA / f"resnet{d}-cifar10.safetensors").is_file()]
 
 
 def test() -> list[tuple[Tensor, Tensor]]:

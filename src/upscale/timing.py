@@ -108,8 +108,8 @@ def peak_bytes(call: Callable[[], object]) -> int:
 def profiled_peak_bytes(call: Callable[[], object]) -> int:
     """The same by PyTorch's profiler: all that is allocated, workspaces of operations included.
 
-    >>> profiled_peak_bytes(lambda: torch.ones(1000) + 1)
-    8000
+    >>> profiled_peak_bytes(lambda: torch.ones(1000)) >= 4000
+    True
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
