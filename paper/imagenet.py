@@ -7,6 +7,7 @@ it published, which the paper pruned; torchvision fetches them once.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from functools import partial
@@ -38,10 +39,9 @@ def folder(split: str, *, augment: bool = False) -> Dataset[tuple[Tensor, int]]:
     root = Path(os.environ.get("UPSCALE_IMAGENET", "")) / split
     if "UPSCALE_IMAGENET" not in os.environ or not root.is_dir():
         raise NoImages(f"UPSCALE_IMAGENET names no folder with {split}/CLASS/* in it")
-    import_torchvision()
-    # Imported here, since torchvision must be loaded in our way first.
-    from torchvision import datasets, transforms
-
+    import_torchvision()  # in our way first: it may lack compiled parts
+    datasets: Any = importlib.import_module("torchvision.datasets")
+    transforms: Any = importlib.import_module("torchvision.transforms")
     cut = [transforms.Resize(256), transforms.CenterCrop(224)]
     if augment:
         cut = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()]
@@ -77,3 +77,13 @@ def _spread(images: Dataset[tuple[Tensor, int]], count: int) -> Dataset[tuple[Te
     size = len(images)  # type: ignore[arg-type]  # a folder of images has a length
     order = torch.randperm(size, generator=torch.Generator().manual_seed(0))
     return Subset(images, order[:count].tolist())
+
+
+def training() -> Dataset[tuple[Tensor, int]]:
+    """All training images, cut and mirrored at random whenever one is taken."""
+    return folder("train", augment=True)
+
+
+def some_training() -> Dataset[tuple[Tensor, int]]:
+    """A thousand of them."""
+    return _spread(training(), 2 * SAMPLE)
