@@ -49,6 +49,11 @@ def nets(arguments: argparse.Namespace) -> list[Net]:
     data = "paper.cifar:some_test" if quick else "paper.cifar:test"
     found = [f"paper.cifar:{name}" for name in cifar.resnets()]
     found += [f"paper.subjects:{name}" for name in subjects.trained_names()]
+    if not found:
+        raise SystemExit(
+            "No trained network is there: let UPSCALE_DATA name a folder of them, train some with "
+            "`python -m paper.train_subjects`, or give a folder of ImageNet with --imagenet."
+        )
     return [
         Net(model.rpartition(":")[2], model, "1,3,32,32", data, "paper.cifar:sample")
         for model in (found[:1] if quick else found)

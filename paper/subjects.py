@@ -7,7 +7,7 @@ less than two megabytes of weights in half precision. `python -m paper.train_sub
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -249,9 +249,13 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
 def trained(name: str) -> nn.Module:
     """A network with its trained weights, in single precision and evaluation mode."""
     model = BUILDERS[name]().eval()
-    stored = load_file(weights_of(name))
-    model.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in stored.items()})
+    model.load_state_dict(widened(load_file(weights_of(name))))
     return model
+
+
+def widened(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights in single precision; counters as they are."""
+    return {name: own.float() if own.is_floating_point() else own for name, own in stored.items()}
 
 
 def trained_names() -> list[str]:

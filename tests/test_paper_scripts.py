@@ -12,6 +12,7 @@ import torch
 
 from paper import (
     accuracy,
+    fine_tuned,
     first_figure,
     gain_by_model,
     headlines,
@@ -23,8 +24,11 @@ from paper import (
     tables,
     tradeoff,
 )
+from paper.cifar import Shaken
 from paper.common import STEPS, paper_number, table
+from paper.train_subjects import train
 from upscale.sweep import Cell, Trial
+from upscale.sweep.metrics import metric_of
 
 RACE: dict[str, Any] = {
     f"{name}_{what}": value
@@ -68,7 +72,7 @@ def test_every_grid_has_cells(
 ) -> None:
     monkeypatch.setattr(nets.cifar, "resnets", lambda: ["resnet20"])
     arguments = told(quick=quick, imagenet=imagenet)
-    for script in (accuracy, first_figure, headlines, latency, tables, tradeoff):
+    for script in (accuracy, first_figure, headlines, latency, tables, tradeoff, fine_tuned):
         assert all(grid.cells() for grid in script.grids(arguments)), script.__name__
     assert all(grid.cells() for grid in single_branch.grids(("resnet18",), runs=5))
 
@@ -162,8 +166,6 @@ def test_the_first_figure_shows_ours_and_the_baseline() -> None:
 
 def test_a_race_holds_all_exports_against_the_unpruned_model() -> None:
     cell = Cell("upscale:digits", "race", 0.4, shape="1,1,8,8", runtime="torchscript", runs=2)
-    from upscale.sweep.metrics import metric_of
-
     assert (
         cell.settled()
         == Cell(
@@ -195,3 +197,43 @@ def test_subjects_are_small_and_tell_ten_classes_apart(name: str) -> None:
 
 def test_a_table_shows_what_is_absent_as_a_dash() -> None:
     assert table(["a", "b"], [(1.25, None)]).splitlines()[-1] == "| 1.2 | – |"
+
+
+def test_training_that_was_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    def net() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return subjects.Classifier(subjects.ConvNorm(3, 4, stride=4), 4)
+
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randn(256, 3, 8, 8, generator=generator)
+    images = Shaken(pictures, torch.randint(0, 10, (256,), generator=generator))
+    whole, stopped, resumed = net(), net(), net()
+    losses = list(train(whole, images, 3, tmp_path / "whole.pt"))
+    next(train(stopped, images, 3, tmp_path / "stopped.pt"))
+    assert list(train(resumed, images, 3, tmp_path / "stopped.pt")) == losses[1:]
+    for name, own in whole.state_dict().items():
+        assert torch.equal(own, resumed.state_dict()[name]), name
+
+
+def test_accuracies_after_each_epoch_stand_in_one_row() -> None:
+    now = Cell("a:net", "accuracy", 0.5, importance="lamp", constraint="none")
+    then = Cell("a:net", fine_tuned.TUNED, 0.5, importance="lamp", constraint="none")
+    epochs = [{"number": n, "top1_percent": 50.0 + n} for n in range(1, 6)]
+    found = {now: {"top1_percent": 9.0}, then: {"top1_percent": 55.0, "epochs": epochs}}
+    (row,) = fine_tuned.rows(found)
+    assert row == ("net", "50", "unconstrained", 9.0, 51.0, 52.0, 53.0, 54.0, 55.0)
+    assert [len(panel.lines[0].points) for panel in fine_tuned.panels(found)] == [1, 5, 1]
+
+
+def test_tradeoffs_put_accuracy_beside_macs_and_the_papers_numbers() -> None:
+    own = {"segments": "all", "amount": 0.1}
+    found = {
+        Cell("paper.imagenet:resnet18", "accuracy", **own): {"top1_percent": 60.0},
+        Cell("paper.imagenet:resnet18", "macs", **own): {"exported": 1_500_000_000},
+    }
+    paper = {"all": {"gflops": [1.6], "accuracy_pct": [54.88]}}
+    tables = {"fine_tuned_1_epoch_l2": {"amounts_pct": [10], "models": {"ResNet18": paper}}}
+    (row,) = tradeoff.rows(found, tables)
+    assert row == ["resnet18", "all", "10", "1.5000", None, 60.0, None, None, None, 54.88, 1.6]
+    (panel,) = tradeoff.panels(found, "gmacs", tuned=False)
+    assert [line.points for line in panel.lines] == [[], [(1.5, 60.0)]]
