@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from paper.common import (
@@ -40,13 +41,13 @@ def grids(
 ) -> list[Grid]:
     """Every network, criterion and amount; two amounts and two criteria where it is quick."""
     found = []
-    for net in nets(arguments):
+    for net, constraint, side in product(nets(arguments), constraints, sides):
         settings = {
             **net.settings,
             "amount": list(QUICK if arguments.quick else amounts),
             "of": "parameters",
-            "constraint": list(constraints),
-            "side": list(sides),
+            "constraint": constraint,
+            "side": side,
             "metric": "accuracy",
         }
         found += by_criterion(settings, ["l1", "lamp"] if arguments.quick else CRITERIA)

@@ -66,12 +66,15 @@ def parse(about: str | None) -> argparse.Namespace:
 
 
 def by_criterion(settings: Mapping[str, Any], criteria: Iterable[str]) -> list[Grid]:
-    """A grid of these criteria, each in its scope: LAMP, made to compare layers, is global."""
-    scopes: dict[str, list[str]] = {}
-    for name in criteria:
-        scopes.setdefault("global" if name == "lamp" else "local", []).append(name)
+    """A grid for each criterion, in its scope: LAMP, made to compare layers, is global.
+
+    What a criterion says of a model is remembered from one cell to the next, so cells that ask the
+    same of it stay together.
+    """
+    scopes = {"lamp": "global"}
     return [
-        Grid({**settings, "importance": names, "scope": scope}) for scope, names in scopes.items()
+        Grid({**settings, "importance": name, "scope": scopes.get(name, "local")})
+        for name in criteria
     ]
 
 

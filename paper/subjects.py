@@ -177,7 +177,7 @@ def build_mobilenet_v3() -> nn.Module:
     parts: list[nn.Module] = [ConvNorm(3, 16, activation=nn.Hardswish)]
     width = 16
     for row, (kernel, hidden, outputs, stride, gated) in enumerate(rows):
-        activation = nn.ReLU if row < 3 else nn.Hardswish
+        activation: Callable[[], nn.Module] = nn.ReLU if row < 3 else nn.Hardswish
         gate = nn.Hardsigmoid if gated else None
         parts.append(Inverted(width, hidden, outputs, kernel, stride, activation, gate))
         width = outputs

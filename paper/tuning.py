@@ -56,7 +56,7 @@ TRAINING = {
 
 def tuned(trial: Trial, recipe: Recipe) -> dict[str, Any]:
     """Top-1 of the trial's masked model after each epoch, and after the last."""
-    data = trial.cell.data
+    data = trial.cell.data or ""
     if data not in TRAINING:
         raise SourceError(f"there are no training images for {data}; known: {', '.join(TRAINING)}")
     train: Dataset[Any] = imported(TRAINING[data])()

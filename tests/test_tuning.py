@@ -73,9 +73,10 @@ def test_without_accelerate_the_error_says_what_to_install(
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+    train, test = images(64)  # before: these import too
     monkeypatch.setattr(tuning.importlib, "import_module", missing)
     with pytest.raises(TuningError, match=r"upscale\[tune\]"):
-        tune(nn.Linear(1, 2), *images(64), RECIPE)
+        tune(nn.Linear(1, 2), train, test, RECIPE)
 
 
 @accelerated

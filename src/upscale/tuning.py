@@ -101,7 +101,8 @@ def tune(
             f"a batch of {recipe.batch} cannot be divided among {accelerator.num_processes} "
             "processes; take a multiple of their number"
         )
-    torch.manual_seed(recipe.seed)
+    # Each process draws its own augmentation and dropout.
+    torch.manual_seed(recipe.seed + accelerator.process_index)
     optimizer = torch.optim.SGD(
         model.parameters(), recipe.rate, momentum=recipe.momentum, weight_decay=recipe.decay
     )
@@ -111,7 +112,9 @@ def tune(
     for number in range(len(epochs) + 1, recipe.epochs + 1):
         start = time.perf_counter()
         loss = _train(accelerator, wrapped, prepared, train, recipe, number, workers)
-        top1 = _top1(accelerator, wrapped, test, share, workers)
+        _agree(accelerator, model)
+        # Not the wrapped one: processes may have more or fewer batches to look at than others.
+        top1 = _top1(accelerator, model, test, share, workers)
         epochs.append(Epoch(number, loss, top1, time.perf_counter() - start))
         if checkpoints is not None:
             _save(accelerator, checkpoints, recipe, epochs)
@@ -166,6 +169,13 @@ def _train(
     return float(mean) / len(every)
 
 
+def _agree(accelerator: Any, model: nn.Module) -> None:
+    """Give every process the first one's running statistics, as every step of training does."""
+    if accelerator.num_processes > 1:
+        for buffer in model.buffers():
+            torch.distributed.broadcast(buffer, src=0)
+
+
 def _top1(
     accelerator: Any, model: nn.Module, test: Dataset[Any], batch: int, workers: int
 ) -> float:
@@ -182,8 +192,8 @@ def _top1(
     return 100 * float(total) / _size(test)
 
 
-def _loader(images: Dataset[Any], parts: Sequence[Sequence[int]], workers: int) -> DataLoader[Any]:
-    return DataLoader(images, batch_sampler=parts, num_workers=workers)  # type: ignore[arg-type]
+def _loader(images: Dataset[Any], parts: Sequence[list[int]], workers: int) -> DataLoader[Any]:
+    return DataLoader(images, batch_sampler=parts, num_workers=workers)
 
 
 def _size(images: Dataset[Any]) -> int:
