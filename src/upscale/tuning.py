@@ -2,8 +2,8 @@
 
 Nothing else in the package needs it: `pip install upscale[tune]`. Started by `accelerate launch` or
 by `torchrun`, every process calls `tune` alike. A batch is divided among them, so that their number
-changes how fast it goes and hardly what is learned. (BatchNorms look at their own part of a
-batch: wrap the model with `SyncBatchNorm` on GPUs if the parts are small.)
+changes how fast it goes and, to rounding, not what is learned. BatchNorms are the exception: they
+look at their own process's part alone, so keep the parts large, or use `SyncBatchNorm` on GPUs.
 """
 
 from __future__ import annotations
