@@ -4,16 +4,17 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
+SCRIPTS := first_figure accuracy gain_by_model input_output latency tables headlines single_branch tradeoff fine_tuned
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # One torch thread per process: results repeat, and the two test workers do not fight.
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz roundtrips sweeps bench docs pictures weights clean
+.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz roundtrips sweeps tuning paper-quick bench docs pictures weights clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
 
 venv: $(STAMP)  ## create .venv with the pinned development dependencies
 
@@ -66,6 +67,18 @@ roundtrips: $(STAMP)  ## every torchvision classifier through every kind of file
 sweeps: $(STAMP)  ## sweeps on Ray, with a worker killed; installs Ray
 	$(PIP) install -c constraints.txt --no-build-isolation -e ".[ray]"
 	$(BIN)/python -m pytest tests/sweep
+
+tuning: $(STAMP)  ## fine-tuning, stopped and resumed, and on two processes; installs Accelerate
+	$(PIP) install -c constraints.txt --no-build-isolation -e ".[tune]"
+	$(BIN)/python -m pytest tests/test_tuning.py
+
+# Weights and images come from where UPSCALE_DATA says; records and figures go into build/.
+paper-quick: $(STAMP)  ## every script of paper/, end to end, with few settings (minutes)
+	@set -e; for script in $(SCRIPTS); do \
+	  echo "== $$script"; \
+	  $(BIN)/python -m paper.$$script --quick --records build/paper/records.sqlite --figures build/paper; \
+	done
+	@echo "== train_subjects"; $(BIN)/python -m paper.train_subjects --quick
 
 bench: $(STAMP)  ## seconds to plan and export, and what the ordering solver finds
 	$(BIN)/python benchmarks/export.py

@@ -9,15 +9,24 @@ import os
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 from benchmarks.cifar import images, trained
 
 DATA = Path(os.environ.get("UPSCALE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-TEST, SAMPLE, BATCH = 10_000, 500, 250
+TEST, TRAIN, SAMPLE, BATCH = 10_000, 20_000, 500, 250
 
 resnet20 = partial(trained, 20, DATA)
 resnet56 = partial(trained, 56, DATA)
+
+
+def resnets() -> list[str]:
+    """Those whose weights are there."""
+    names = {20: "resnet20", 56: "resnet56"}
+    return [n for d, n in names.items() if (DATA / f"resnet{d}-cifar10.safetensors").is_file()]
 
 
 def test() -> list[tuple[Tensor, Tensor]]:
@@ -38,3 +47,29 @@ def sample() -> list[tuple[Tensor, Tensor]]:
 def _batches(split: str, count: int) -> list[tuple[Tensor, Tensor]]:
     pictures, labels = images(DATA, split, count)
     return list(zip(pictures.split(BATCH), labels.split(BATCH), strict=True))
+
+
+def training() -> Dataset[tuple[Tensor, Tensor]]:
+    """All training images, shifted and mirrored at random whenever one is taken."""
+    return Shaken(*images(DATA, "train", TRAIN))
+
+
+def some_training() -> Dataset[tuple[Tensor, Tensor]]:
+    """The first 1,000 of them."""
+    return Shaken(*images(DATA, "train", 2 * SAMPLE))
+
+
+class Shaken(Dataset[tuple[Tensor, Tensor]]):
+    """Images and classes; an image is moved by up to four pixels and mirrored every other time."""
+
+    def __init__(self, pictures: Tensor, labels: Tensor) -> None:
+        self.pictures, self.labels = F.pad(pictures, (4, 4, 4, 4)), labels
+        self.size = pictures.shape[-1]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        down, right, mirrored = torch.randint(0, 9, (3,)).tolist()
+        picture = self.pictures[index, :, down : down + self.size, right : right + self.size]
+        return picture.flip(-1) if mirrored % 2 else picture, self.labels[index]

@@ -1,10 +1,11 @@
-"""What the scripts share: arguments, running a grid, the paper's numbers, and tables."""
+"""What the scripts share: arguments, running a grid, criteria, the paper's numbers, and tables."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,39 @@ from upscale.sweep.running import PLACES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAPER_HARDWARE = "paper, V100"
+# The criteria of the paper, by what its tables call them.
+CRITERIA = {"l1": "L1", "l2": "L2", "lamp": "LAMP", "fpgm": "FPGM", "hrank": "HRank"}
+# The amounts of its tables, and those of its figures; not everything can go, so the last is less.
+AMOUNTS = (0.01, 0.05, 0.10, 0.15, 0.20, 0.25, 0.30, 0.40)
+STEPS = (*(round(0.025 * step, 3) for step in range(40)), 0.999)
+# The models of its tables.
+MODELS = (
+    *("densenet121", "mnasnet0_75", "mnasnet1_3", "mobilenet_v2", "mobilenet_v3_large"),
+    *("mobilenet_v3_small", "resnet101", "resnet18", "resnet50", "squeezenet1_0", "squeezenet1_1"),
+)
 
 Found = dict[Cell, dict[str, Any]]
 
 
-def parse(about: str | None, name: str) -> argparse.Namespace:
+def parse(about: str | None) -> argparse.Namespace:
     """The arguments of a script."""
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="few models and settings: minutes")
-    parser.add_argument("--records", type=Path, default=ROOT / "paper" / f"{name}.sqlite")
+    parser.add_argument(
+        "--records",
+        type=Path,
+        default=ROOT / "paper" / "records.sqlite",
+        help="where results are kept; scripts that share settings measure them once",
+    )
+    parser.add_argument("--figures", type=Path, default=ROOT / "paper" / "figures")
+    parser.add_argument(
+        "--imagenet",
+        type=Path,
+        default=os.environ.get("UPSCALE_IMAGENET"),
+        help="a folder with train/CLASS/* and val/CLASS/*; without it accuracy is CIFAR-10's",
+    )
     parser.add_argument("--on", choices=PLACES, default="local")
     parser.add_argument("--workers", type=int)
     parser.add_argument("--address")
@@ -35,12 +58,30 @@ def parse(about: str | None, name: str) -> argparse.Namespace:
         default=ROOT.parent / "shared" / "paper" / "tables.json",
         help="the paper's results as data; without them its columns stay empty",
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.imagenet is not None:
+        # Workers find the images by it.
+        os.environ["UPSCALE_IMAGENET"] = str(arguments.imagenet)
+    return arguments
+
+
+def by_criterion(settings: Mapping[str, Any], criteria: Iterable[str]) -> list[Grid]:
+    """A grid for each criterion, in its scope: LAMP, made to compare layers, is global.
+
+    What a criterion says of a model is remembered from one cell to the next, so cells that ask the
+    same of it stay together.
+    """
+    scopes = {"lamp": "global"}
+    return [
+        Grid({**settings, "importance": name, "scope": scopes.get(name, "local")})
+        for name in criteria
+    ]
 
 
 def measure(arguments: argparse.Namespace, grids: Sequence[Grid]) -> Found:
     """Run what has no record yet; the results of all cells that did not fail."""
     cells = tuple(dict.fromkeys(cell for grid in grids for cell in grid.cells()))
+    arguments.records.parent.mkdir(parents=True, exist_ok=True)
     with Progress(len(cells)) as progress:
 
         def tell(record: Record | None, pace: Pace) -> None:
@@ -60,12 +101,17 @@ def measure(arguments: argparse.Namespace, grids: Sequence[Grid]) -> Found:
     }
 
 
-def hardware(arguments: argparse.Namespace) -> str:
-    """What the records were measured on."""
-    places = (record.place for record in read_records(arguments.records))
+def hardware(arguments: argparse.Namespace, found: Found) -> str:
+    """What these results were measured on."""
+    places = (r.place for r in read_records(arguments.records) if r.cell in found)
     return "; ".join(
         dict.fromkeys(f"{p['processor']} ({p['instructions']}), torch {p['torch']}" for p in places)
     )
+
+
+def name_of(cell: Cell) -> str:
+    """The model's name, without where it comes from."""
+    return cell.model.rpartition(":")[2]
 
 
 def paper_tables(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -74,6 +120,15 @@ def paper_tables(arguments: argparse.Namespace) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = json.loads(arguments.tables.read_text())
     return found
+
+
+def paper_number(
+    tables: Mapping[str, Any], model: str, criterion: str, quantity: str, amount: float
+) -> Any:
+    """A number of the paper's result tables, or None where they have none."""
+    own = tables.get("models", {}).get(model, {}).get(CRITERIA[criterion], {}).get(quantity, ())
+    by_amount = dict(zip(tables.get("amounts_pct", ()), own, strict=False))
+    return by_amount.get(round(100 * amount, 6))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

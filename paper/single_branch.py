@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from paper.common import PAPER_HARDWARE, Found, hardware, measure, paper_tables, parse, table
+from paper.drawing import draw_bars
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
 from upscale.layers import weight_names
@@ -98,7 +99,7 @@ def shares(found: Found, model: str) -> dict[str, float]:
 
 def main() -> int:
     """Measure and print."""
-    arguments = parse(__doc__, "single_branch")
+    arguments = parse(__doc__)
     models = QUICK if arguments.quick else tuple(YEARS)
     found = measure(arguments, grids(models, runs=5 if arguments.quick else 100))
     theirs = paper_tables(arguments).get("headlines", {}).get("single_branch_share", {})
@@ -116,8 +117,15 @@ def main() -> int:
     for column in columns:
         beside = PAPER_HARDWARE if column == "latency" else "paper"
         header += [f"{column}, %"] + [beside] * (" of all" not in column)
-    print(f"Measured on {hardware(arguments)}; batch 1, one core, TorchScript.\n")
+    print(f"Measured on {hardware(arguments, found)}; batch 1, one core, TorchScript.\n")
     print(table(header, rows))
+    names = [row[0] for row in rows]
+    draw_bars(
+        arguments.figures / "single_branch.png",
+        names,
+        {column: [shares(found, name).get(column) for name in names] for column in columns[:3]},
+        y_label="in single-branch segments, %",
+    )
     return 0
 
 

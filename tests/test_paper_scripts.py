@@ -1,12 +1,63 @@
-"""The scripts that measure the paper's results again: their grids, counts and averages."""
+"""The scripts that measure the paper's results again: their grids, counts, tables and averages."""
 
 from __future__ import annotations
 
-import pytest
+import argparse
+import json
+from pathlib import Path
+from typing import Any
 
-from paper import headlines, single_branch
-from paper.common import table
+import pytest
+import torch
+
+from paper import (
+    accuracy,
+    fine_tuned,
+    first_figure,
+    gain_by_model,
+    headlines,
+    input_output,
+    latency,
+    nets,
+    single_branch,
+    subjects,
+    tables,
+    tradeoff,
+)
+from paper.cifar import Shaken
+from paper.common import STEPS, paper_number, table
+from paper.train_subjects import train
 from upscale.sweep import Cell, Trial
+from upscale.sweep.metrics import metric_of
+
+RACE: dict[str, Any] = {
+    f"{name}_{what}": value
+    for name, ratio in (("unpruned", 1.0), ("ours", 0.6), ("baseline", 0.8), ("zero_copy", 0.5))
+    for what, value in (
+        ("ratio", ratio),
+        ("mean_ms", 10 * ratio),
+        ("deviation_ms", 0.1),
+        ("peak_bytes", 1_000_000),
+    )
+}
+TABLES: dict[str, Any] = {
+    "amounts_pct": [10, 30],
+    "models": {
+        "net": {
+            "L2": {
+                "accuracy_unconstrained_pct": [50.0, None],
+                "accuracy_constrained_pct": [40.0, 30.0],
+                "latency_upscale_ms": [[0.9, 0.1], None],
+                "latency_baseline_ms": [[1.0, 0.1], [1.0, 0.1]],
+                "latency_zero_copy_ms": [[0.8, 0.1], [1.0, 0.1]],
+            }
+        }
+    },
+}
+
+
+def told(*, quick: bool = False, imagenet: Path | None = None) -> argparse.Namespace:
+    return argparse.Namespace(quick=quick, imagenet=imagenet)
 
 
 def test_a_resnets_single_branch_convolutions_are_the_first_of_each_block() -> None:
@@ -14,39 +65,175 @@ def test_a_resnets_single_branch_convolutions_are_the_first_of_each_block() -> N
     assert single_branch.convolutions.measure(trial) == {"all": 20, "single_branch": 8}
 
 
+@pytest.mark.parametrize("imagenet", [None, Path("images")])
 @pytest.mark.parametrize("quick", [True, False])
-def test_every_grid_has_cells(quick: bool) -> None:
-    for grid in (
-        *headlines.grids((0.1, 0.3), quick=quick),
-        *single_branch.grids(("resnet18",), runs=5),
-    ):
-        assert grid.cells()
+def test_every_grid_has_cells(
+    quick: bool, imagenet: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nets.cifar, "resnets", lambda: ["resnet20"])
+    arguments = told(quick=quick, imagenet=imagenet)
+    for script in (accuracy, first_figure, headlines, latency, tables, tradeoff, fine_tuned):
+        assert all(grid.cells() for grid in script.grids(arguments)), script.__name__
+    assert all(grid.cells() for grid in single_branch.grids(("resnet18",), runs=5))
 
 
-def test_gains_and_savings_compare_cells_that_differ_in_one_setting() -> None:
+def test_accuracy_is_measured_in_steps_of_two_and_a_half_percent() -> None:
+    assert STEPS[:3] == (0.0, 0.025, 0.05)
+    assert len(STEPS) == 41
+    assert STEPS[-2:] == (0.975, 0.999)
+
+
+def test_gains_compare_cells_that_differ_in_one_setting_and_savings_one_race() -> None:
     free = Cell("a:net", "accuracy", 0.1, constraint="none")
     bound = Cell("a:net", "accuracy", 0.1, constraint="segment")
     alone = Cell("a:net", "accuracy", 0.2, constraint="none")
     top1 = {free: 90.0, bound: 80.0, alone: 70.0}
     found = {cell: {"top1_percent": own} for cell, own in top1.items()}
     assert headlines.accuracy_gains(found) == {"net": [10.0]}
-    ours, plain = Cell("a:net", "latency", 0.1), Cell("a:net", "latency", 0.1, method="none")
-    found = {ours: {"ratio": 0.6}, plain: {"ratio": 0.8}}
+    found = {Cell("a:net", "race", 0.1): RACE}
     assert headlines.latency_savings(found)["net"] == [pytest.approx(25.0)]
 
 
 def test_the_papers_averages_leave_out_what_it_does_not_give() -> None:
-    own = {
-        "accuracy_unconstrained_pct": [50.0, None],
-        "accuracy_constrained_pct": [40.0, 30.0],
-        "latency_upscale_ms": [[0.9, 0.1], None],
-        "latency_baseline_ms": [[1.0, 0.1], [1.0, 0.1]],
-    }
-    gains, savings = headlines.paper_gains({"models": {"net": {"L1": own}}})
+    gains, savings = headlines.paper_gains(TABLES)
     assert gains == {"net": [10.0]}
     assert savings["net"] == [pytest.approx(10.0)]
     assert list(headlines.rows({}, gains)) == [("net", None, 0, 10.0), ("all", None, 0, 10.0)]
 
 
+def test_the_papers_number_is_that_of_the_same_model_criterion_and_amount() -> None:
+    quantity = "accuracy_constrained_pct"
+    assert paper_number(TABLES, "net", "l2", quantity, 0.3) == 30.0
+    assert paper_number(TABLES, "net", "l2", quantity, 0.2) is None
+    assert paper_number(TABLES, "net", "l1", quantity, 0.3) is None
+    assert paper_number({}, "net", "l2", quantity, 0.3) is None
+
+
+def test_efficientnets_have_a_table_of_their_own() -> None:
+    own = {"unconstrained": [76.2], "constrained": [75.9]}
+    tables = {"efficientnet_lamp_accuracy_pct": {"amounts_pct": [10], "efficientnet_b1": own}}
+    found = accuracy.paper_accuracy(tables, "efficientnet_b1", "lamp", "segment", 0.1)
+    assert found == 75.9
+    assert accuracy.paper_accuracy(tables, "efficientnet_b1", "l1", "segment", 0.1) is None
+
+
+def test_a_row_of_accuracies_holds_both_constraints_and_the_papers() -> None:
+    found = {
+        Cell("a:net", "accuracy", 0.1, constraint="none"): {"top1_percent": 90.0},
+        Cell("a:net", "accuracy", 0.1, constraint="segment"): {"top1_percent": 80.0},
+    }
+    assert list(accuracy.rows(found, TABLES)) == [["net", "L2", "10", 90.0, 80.0, 50.0, 40.0]]
+    (panel,) = accuracy.panels(found, "constraint", accuracy.CONSTRAINTS)
+    assert [line.points for line in panel.lines] == [[(10.0, 90.0)], [(10.0, 80.0)]]
+
+
+def test_gains_by_model_stand_beside_the_papers_means() -> None:
+    tables = {"headlines": {"resnet50_mean_gain_points": 3.1}}
+    rows = gain_by_model.rows({"resnet50": [1.0, 3.0]}, tables)
+    assert rows[0] == ("resnet50", 2.0, 2, 3.0, 3.1)
+
+
+def test_sides_are_compared_at_amounts_that_both_have() -> None:
+    found = {
+        Cell("a:net", "accuracy", 0.1, side="input"): {"top1_percent": 90.0},
+        Cell("a:net", "accuracy", 0.1, side="output"): {"top1_percent": 80.0},
+        Cell("a:net", "accuracy", 0.2, side="input"): {"top1_percent": 10.0},
+    }
+    assert list(input_output.rows(found)) == [("net", "L2", 90.0, 80.0, 10.0, "1 of 1")]
+
+
+def test_latencies_are_compared_as_shares_of_the_baseline() -> None:
+    found = {Cell("a:net", "race", 0.1): RACE}
+    ((name, count, ours, paper, *_),) = latency.rows(found, TABLES)
+    assert (name, count, ours, paper) == ("net", 1, "0.750", "0.900")
+    (panel,) = latency.panels(found)
+    assert [line.points for line in panel.lines] == [[(10.0, 0.6)], [(10.0, 0.8)], [(10.0, 0.5)]]
+
+
+def test_a_result_table_has_a_row_for_each_export() -> None:
+    rows = list(tables.rows({Cell("a:net", "race", 0.1): RACE}, TABLES))
+    assert [row[3] for row in rows] == ["ours", "baseline", "zero-copy"]
+    assert rows[0][4:6] == ("6.00 ± 0.100", "0.90 ± 0.100")
+
+
+def test_the_first_figure_shows_ours_and_the_baseline() -> None:
+    found = {Cell("torchvision:mobilenet_v3_small", "race", 0.95): RACE}
+    (row,) = first_figure.rows(found, {})
+    assert row == ["L2", "95", "0.600", "6.00", None, "0.800", "8.00", None]
+    (panel,) = first_figure.panels(found)
+    assert [line.label for line in panel.lines] == ["L2, ours", "L2, baseline"]
+
+
+def test_a_race_holds_all_exports_against_the_unpruned_model() -> None:
+    cell = Cell("upscale:digits", "race", 0.4, shape="1,1,8,8", runtime="torchscript", runs=2)
+    assert (
+        cell.settled()
+        == Cell(
+            "upscale:digits",
+            "race",
+            0.4,
+            method="none",
+            shape="1,1,8,8",
+            runtime="torchscript",
+            runs=2,
+        ).settled()
+    )
+    found = dict(metric_of("race").measure(Trial(cell)))
+    json.dumps(found)
+    for name in ("unpruned", "ours", "baseline", "zero_copy"):
+        assert found[f"{name}_mean_ms"] > 0
+        assert found[f"{name}_deviation_ms"] >= 0
+        assert found[f"{name}_peak_bytes"] > 0
+    assert found["ours_ratio"] == found["ours_median_ms"] / found["unpruned_median_ms"]
+
+
+@pytest.mark.parametrize("name", subjects.BUILDERS)
+def test_subjects_are_small_and_tell_ten_classes_apart(name: str) -> None:
+    model = subjects.BUILDERS[name]().eval()
+    assert sum(2 * own.numel() for own in model.state_dict().values()) < 2_000_000
+    with torch.inference_mode():
+        assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
 def test_a_table_shows_what_is_absent_as_a_dash() -> None:
     assert table(["a", "b"], [(1.25, None)]).splitlines()[-1] == "| 1.2 | – |"
+
+
+def test_training_that_was_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    def net() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return subjects.Classifier(subjects.ConvNorm(3, 4, stride=4), 4)
+
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randn(256, 3, 8, 8, generator=generator)
+    images = Shaken(pictures, torch.randint(0, 10, (256,), generator=generator))
+    whole, stopped, resumed = net(), net(), net()
+    losses = list(train(whole, images, 3, tmp_path / "whole.pt"))
+    next(train(stopped, images, 3, tmp_path / "stopped.pt"))
+    assert list(train(resumed, images, 3, tmp_path / "stopped.pt")) == losses[1:]
+    for name, own in whole.state_dict().items():
+        assert torch.equal(own, resumed.state_dict()[name]), name
+
+
+def test_accuracies_after_each_epoch_stand_in_one_row() -> None:
+    now = Cell("a:net", "accuracy", 0.5, importance="lamp", constraint="none")
+    then = Cell("a:net", fine_tuned.TUNED, 0.5, importance="lamp", constraint="none")
+    epochs = [{"number": n, "top1_percent": 50.0 + n} for n in range(1, 6)]
+    found = {now: {"top1_percent": 9.0}, then: {"top1_percent": 55.0, "epochs": epochs}}
+    (row,) = fine_tuned.rows(found)
+    assert row == ("net", "50", "unconstrained", 9.0, 51.0, 52.0, 53.0, 54.0, 55.0)
+    assert [len(panel.lines[0].points) for panel in fine_tuned.panels(found)] == [1, 5, 1]
+
+
+def test_tradeoffs_put_accuracy_beside_macs_and_the_papers_numbers() -> None:
+    own = {"segments": "all", "amount": 0.1}
+    found = {
+        Cell("paper.imagenet:resnet18", "accuracy", **own): {"top1_percent": 60.0},
+        Cell("paper.imagenet:resnet18", "macs", **own): {"exported": 1_500_000_000},
+    }
+    paper = {"all": {"gflops": [1.6], "accuracy_pct": [54.88]}}
+    tables = {"fine_tuned_1_epoch_l2": {"amounts_pct": [10], "models": {"ResNet18": paper}}}
+    (row,) = tradeoff.rows(found, tables)
+    assert row == ["resnet18", "all", "10", "1.5000", None, 60.0, None, None, None, 54.88, 1.6]
+    (panel,) = tradeoff.panels(found, "gmacs", tuned=False)
+    assert [line.points for line in panel.lines] == [[], [(1.5, 60.0)]]

@@ -236,7 +236,12 @@ def _share_for(job: _Job, asked: Latency, options: Options, tell: Progress) -> A
 
 
 def race_models(
-    models: Mapping[str, nn.Module], example: Any, target: Target, *, runs: int = 20
+    models: Mapping[str, nn.Module],
+    example: Any,
+    target: Target,
+    *,
+    runs: int = 20,
+    peak: Callable[[Callable[[], object]], int] | None = None,
 ) -> dict[str, Measurement]:
     """Time models as a target would run them, turn by turn."""
     given = Example.of(example).copied()
@@ -262,6 +267,6 @@ def race_models(
                     warnings.simplefilter("ignore")  # torch warns that the format is old
                     own = torch.jit.freeze(torch.jit.trace(own.eval(), given.args, strict=False))
             contestants[name] = partial(own, *given.args, **given.kwargs)
-        return race(contestants, runs=runs)
+        return race(contestants, runs=runs, peak=peak)
     finally:
         torch.set_num_threads(threads)

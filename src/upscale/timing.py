@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import platform
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median, quantiles
+from pathlib import Path
+from statistics import fmean, median, quantiles, stdev
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How long one call takes, in milliseconds: the median of the runs, and their quartiles.
+    """How long one call takes, in milliseconds: the median of the runs, their quartiles,
+    and mean and standard deviation, which a disturbed run moves and a median it does not.
 
     `peak_bytes` is the most memory that a call held of its own, `versions` what ran it.
     Compare only what one race measured.
@@ -32,6 +37,8 @@ class Measurement:
     threads: int
     peak_bytes: int
     versions: str
+    mean_ms: float | None = None
+    deviation_ms: float | None = None
 
     def __str__(self) -> str:
         spread = f"half of {self.runs} runs {self.low_ms:.2f} to {self.high_ms:.2f}"
@@ -39,9 +46,15 @@ class Measurement:
 
 
 def race(
-    contestants: Mapping[str, Callable[[], object]], *, runs: int = 20, warm_up: int = 3
+    contestants: Mapping[str, Callable[[], object]],
+    *,
+    runs: int = 20,
+    warm_up: int = 3,
+    peak: Callable[[Callable[[], object]], int] | None = None,
 ) -> dict[str, Measurement]:
     """Time every contestant once in each of the runs, each time in another order.
+
+    `peak` measures memory, with `peak_bytes` if not said.
 
     >>> sorted(race({"a": lambda: None, "b": lambda: None}, runs=2))
     ['a', 'b']
@@ -58,7 +71,7 @@ def race(
                 start = time.perf_counter()
                 contestants[name]()
                 taken[name].append(1000 * (time.perf_counter() - start))
-        peaks = {name: peak_bytes(contestants[name]) for name in names}
+        peaks = {name: (peak or peak_bytes)(contestants[name]) for name in names}
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     found = {}
     for name, own in taken.items():
@@ -72,6 +85,8 @@ def race(
             threads=torch.get_num_threads(),
             peak_bytes=peaks[name],
             versions=versions,
+            mean_ms=fmean(own),
+            deviation_ms=stdev(own) if len(own) > 1 else None,
         )
     return found
 
@@ -79,7 +94,7 @@ def race(
 def peak_bytes(call: Callable[[], object]) -> int:
     """The most memory that the tensors which a call makes hold at once.
 
-    What TorchScript runs is not seen.
+    What TorchScript runs is not seen; `profiled_peak_bytes` sees it.
 
     >>> peak_bytes(lambda: torch.ones(1000) + 1)
     8000
@@ -88,6 +103,26 @@ def peak_bytes(call: Callable[[], object]) -> int:
     with memory:
         call()
     return memory.most
+
+
+def profiled_peak_bytes(call: Callable[[], object]) -> int:
+    """The same by PyTorch's profiler: all that is allocated, workspaces of operations included.
+
+    >>> profiled_peak_bytes(lambda: torch.ones(1000)) >= 4000
+    True
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            call()
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    changes = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e.get("name") == "[memory]")
+    held = most = 0
+    for _, size in changes:
+        held += size
+        most = max(most, held)
+    return most
 
 
 class _Memory(TorchDispatchMode):

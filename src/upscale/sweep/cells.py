@@ -11,7 +11,7 @@ from typing import Any
 from upscale.errors import UpscaleError
 
 SHAPE = "1,3,224,224"
-METRICS = ("accuracy", "latency", "parameters", "macs", "copies", "memory")
+METRICS = ("accuracy", "latency", "parameters", "macs", "copies", "memory", "race")
 # Imported from where they are defined, these would bring torch along; a test compares them.
 CRITERIA = ("l1", "l2", "lamp", "fpgm", "hrank", "taylor", "bn", "activation", "random")
 CHOICES = {
@@ -32,6 +32,7 @@ INDIFFERENT = {
     "macs": ("data", "images", "runs"),
     "copies": ("data", "images", "runs"),
     "memory": ("data", "images", "runs"),
+    "race": ("data", "images", "method"),
 }
 
 

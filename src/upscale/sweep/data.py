@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from upscale.sources import SourceError, imported
 from upscale.zoo import digits_data
@@ -20,7 +22,19 @@ HELP = (
     ".npz file, or a folder of them, with the arrays `images` and `labels`"
 )
 
-Pairs = list[tuple[Tensor, Tensor]]
+Pairs = Iterable[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Batches of a loader, which may be more than memory holds: loaded anew at every turn."""
+
+    source: str
+    loader: Iterable[Any]
+    images: int | None
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return _counted(self.source, self.loader, self.images)
 
 
 def find_data(source: str, images: int | None = None) -> Pairs:
@@ -40,6 +54,8 @@ def find_data(source: str, images: int | None = None) -> Pairs:
     elif ":" in source:
         given = imported(source)
         found = given() if callable(given) else given
+        if isinstance(found, DataLoader):
+            return Loaded(source, found, images)
     else:
         raise SourceError(f"data is {source!r}, which is not there; give {HELP}")
     return list(_counted(source, found, images))

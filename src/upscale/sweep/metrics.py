@@ -13,9 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from upscale.pruning import race_models
 from upscale.sources import SourceError, imported
 from upscale.sweep.trials import Trial
-from upscale.timing import peak_bytes
+from upscale.timing import peak_bytes, profiled_peak_bytes
 
 Result = Mapping[str, Any]
+# Who runs against the unpruned model, and the method that exports it.
+RACED = {"ours": "optimal", "baseline": "none", "zero_copy": "zero-copy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,33 @@ def latency(trial: Trial) -> Result:
     return told
 
 
+def race(trial: Trial) -> Result:
+    """Ours, the baseline and zero-copy against the unpruned model, all in one loop.
+
+    Medians make the ratios; mean, standard deviation and the profiler's peak memory stand beside.
+    """
+    exports = {name: trial.by(method) for name, method in RACED.items()}
+    models: dict[str, nn.Module] = {"unpruned": trial.model}
+    told: dict[str, Any] = {}
+    for name, own in exports.items():
+        models[name] = own.exported
+        if name != "zero_copy":
+            told[f"{name}_copied_bytes"] = own.plan.copied_bytes
+    taken = race_models(
+        models, trial.example, trial.target, runs=trial.cell.runs, peak=profiled_peak_bytes
+    )
+    for name, measured in taken.items():
+        told |= {
+            f"{name}_median_ms": measured.median_ms,
+            f"{name}_mean_ms": measured.mean_ms,
+            f"{name}_deviation_ms": measured.deviation_ms,
+            f"{name}_peak_bytes": measured.peak_bytes,
+        }
+        if name != "unpruned":
+            told[f"{name}_ratio"] = measured.median_ms / taken["unpruned"].median_ms
+    return told
+
+
 def parameters(trial: Trial) -> Result:
     """The numbers that the export holds."""
     return _against(lambda model: sum(p.numel() for p in model.parameters()), trial)
@@ -121,4 +150,5 @@ KNOWN = {
     "macs": Metric(macs),
     "copies": Metric(copies),
     "memory": Metric(memory),
+    "race": Metric(race, alone=True),
 }

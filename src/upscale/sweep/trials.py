@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,10 @@ class Trial:
 
     def __init__(self, cell: Cell, memory: Memory | None = None) -> None:
         self.cell, self._memory = cell, memory or Memory()
+
+    def by(self, method: str) -> Trial:
+        """The same trial, exported by another method."""
+        return Trial(replace(self.cell, method=method), self._memory)
 
     @cached_property
     def model(self) -> nn.Module:

@@ -1,0 +1,65 @@
+"""The networks whose accuracy is measured: CIFAR-10's that are trained, or ImageNet's."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+from paper import cifar, subjects
+
+IMAGENET = (
+    *("densenet121", "efficientnet_b1", "efficientnet_b3", "efficientnet_v2_s", "mnasnet1_3"),
+    *("mobilenet_v2", "mobilenet_v3_large", "mobilenet_v3_small", "resnet18", "resnet50"),
+    *("resnet101", "squeezenet1_0", "squeezenet1_1"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """A trained network, its images, and the training images that criteria look at."""
+
+    name: str
+    model: str
+    shape: str
+    data: str
+    sample: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a grid has to say of it."""
+        return {
+            "model": self.model,
+            "shape": self.shape,
+            "data": self.data,
+            "sample": self.sample,
+        }
+
+
+def nets(arguments: argparse.Namespace) -> list[Net]:
+    """ImageNet's where there is a folder of it; else CIFAR-10's whose weights are there."""
+    quick = arguments.quick
+    if arguments.imagenet is not None:
+        data = "paper.imagenet:some_validation" if quick else "paper.imagenet:validation"
+        names = ("mobilenet_v3_small",) if quick else IMAGENET
+        return [
+            Net(name, f"paper.imagenet:{name}", "1,3,224,224", data, "paper.imagenet:sample")
+            for name in names
+        ]
+    data = "paper.cifar:some_test" if quick else "paper.cifar:test"
+    found = [f"paper.cifar:{name}" for name in cifar.resnets()]
+    found += [f"paper.subjects:{name}" for name in subjects.trained_names()]
+    if not found:
+        raise SystemExit(
+            "No trained network is there: let UPSCALE_DATA name a folder of them, train some with "
+            "`python -m paper.train_subjects`, or give a folder of ImageNet with --imagenet."
+        )
+    return [
+        Net(model.rpartition(":")[2], model, "1,3,32,32", data, "paper.cifar:sample")
+        for model in (found[:1] if quick else found)
+    ]
+
+
+def images_of(arguments: argparse.Namespace) -> str:
+    """What accuracies are of, for a header."""
+    return "CIFAR-10" if arguments.imagenet is None else "ImageNet"

@@ -1,0 +1,145 @@
+"""Accuracy against MACs and latency, single-branch and all: `python -m paper.tradeoff [--quick]`.
+
+Pruning by L2, of channels in single-branch segments alone and of channels in all of them: top-1
+as it is and after one epoch of fine-tuning (extra `tune`; left out where it is not installed),
+against the multiply-accumulates and the latency of the traced export. Amounts are shares of the
+channels that may go. The paper's numbers, of ImageNet, stand beside those of the same model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from paper.common import Found, hardware, measure, name_of, paper_tables, parse, table
+from paper.drawing import COLOURS, OTHER, OURS, Line, Panel, draw
+from paper.nets import images_of, nets
+from upscale.sweep import Grid
+
+AMOUNTS = (0.01, 0.05, 0.10, 0.20, 0.30)
+TUNED_AMOUNTS = tuple(round(0.1 * step, 1) for step in range(1, 10))
+TUNED = "paper.tuning:one_epoch"
+SEGMENTS = {"single-branch": "single_branch", "all": "all"}
+# What the paper calls torchvision's models here.
+PAPER_NAMES = {
+    "resnet18": "ResNet18",
+    "mobilenet_v3_small": "MobileNetV3-Small",
+    "mobilenet_v3_large": "MobileNetV3-Large",
+}
+
+Points = dict[tuple[str, str, float], dict[str, float]]
+
+
+def can_tune() -> bool:
+    """Whether there is what fine-tuning needs."""
+    return importlib.util.find_spec("accelerate") is not None
+
+
+def grids(arguments: argparse.Namespace) -> list[Grid]:
+    """Accuracy, MACs and latency of the same selections, and accuracy after an epoch."""
+    amounts = (0.1, 0.3) if arguments.quick else tuple(sorted({*AMOUNTS, *TUNED_AMOUNTS}))
+    found = []
+    for net in nets(arguments):
+        settings = {**net.settings, "segments": list(SEGMENTS), "amount": list(amounts)}
+        timed = {"metric": "latency", "runtime": "torchscript"}
+        found += [
+            Grid({**settings, "metric": ["accuracy", "macs"]}),
+            Grid({**settings, **timed, "runs": 5 if arguments.quick else 100}),
+        ]
+        if can_tune():
+            own = {"amount": [0.3] if arguments.quick else list(TUNED_AMOUNTS), "metric": TUNED}
+            found.append(Grid({**settings, **own}))
+    return found
+
+
+def points(found: Found) -> Points:
+    """What was measured of each model, kind of segments and amount."""
+    points: Points = {}
+    for cell, result in found.items():
+        own = points.setdefault((name_of(cell), cell.segments, cell.amount), {})
+        if cell.metric == "macs":
+            own["gmacs"] = result["exported"] / 1e9
+        elif cell.metric == "latency":
+            own["ms"], own["ratio"] = result["exported_ms"], result["ratio"]
+        else:
+            own["tuned" if cell.metric == TUNED else "top1"] = result["top1_percent"]
+    return points
+
+
+def paper_point(
+    tables: Mapping[str, Any], model: str, segments: str, amount: float, *, tuned: bool
+) -> tuple[float | None, float | None]:
+    """The paper's accuracy and 10⁹ operations, with or without fine-tuning."""
+    held = tables.get("fine_tuned_1_epoch_l2" if tuned else "not_fine_tuned_l2", {})
+    own = held.get("models", {}).get(PAPER_NAMES.get(model), {}).get(SEGMENTS[segments])
+    percents = held.get("amounts_pct" if tuned else "amounts_pct_of_channels", [])
+    percent = round(100 * amount, 6)
+    if own is None or percent not in percents:
+        return None, None
+    place = percents.index(percent)
+    return own["accuracy_pct"][place], own["gflops"][place]
+
+
+def rows(found: Found, tables: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+    """A row for each model, kind of segments and amount."""
+    for (model, segments, amount), own in sorted(points(found).items()):
+        row: list[Any] = [model, segments, f"{100 * amount:g}"]
+        row += [_digits(own.get("gmacs"), 4), _digits(own.get("ms"), 2), own.get("top1")]
+        plain = paper_point(tables, model, segments, amount, tuned=False)
+        tuned = paper_point(tables, model, segments, amount, tuned=True)
+        yield [*row, *plain, own.get("tuned"), *tuned]
+
+
+def panels(found: Found, across: str, *, tuned: bool) -> list[Panel]:
+    """A panel for each model: accuracy by MACs (`gmacs`) or by latency (`ms`)."""
+    own = points(found)
+    height = "tuned" if tuned else "top1"
+    styles = {"single-branch": (OTHER, COLOURS[0]), "all": (OURS, COLOURS[1])}
+    panels = []
+    for model in dict.fromkeys(name for name, _, _ in own):
+        lines = []
+        for segments, (style, colour) in styles.items():
+            line = [
+                (point[across], point[height])
+                for (name, kind, _), point in sorted(own.items())
+                if (name, kind) == (model, segments) and across in point and height in point
+            ]
+            lines.append(Line(segments, line, style, colour))
+        title = f"{model}, {'one epoch of fine-tuning' if tuned else 'not fine-tuned'}"
+        panels.append(Panel(title, lines))
+    return panels
+
+
+def _digits(value: float | None, digits: int) -> str | None:
+    return None if value is None else f"{value:.{digits}f}"
+
+
+def main() -> int:
+    """Measure, print and draw."""
+    arguments = parse(__doc__)
+    found = measure(arguments, grids(arguments))
+    images = images_of(arguments)
+    print(f"Measured on {hardware(arguments, found)}; batch 1, one core, traced.\n")
+    header = ["model", "segments", "channels pruned, %", "GMACs", "ms", f"top-1, {images}"]
+    header += ["paper, ImageNet", "paper, GFLOPs"]
+    header += [f"tuned 1 epoch, {images}", "paper, ImageNet", "paper, GFLOPs"]
+    print(table(header, rows(found, paper_tables(arguments))))
+    for pair in paper_tables(arguments).get("accuracy_vs_latency_fine_tuned", []):
+        print(f"\nThe paper, {pair['model']}, fine-tuned, latency on a V100: {pair['pairs']}")
+    if not can_tune():
+        print("\nNothing is fine-tuned: pip install upscale[tune]")
+    for across, label in (("gmacs", "10⁹ multiply-accumulates"), ("ms", "latency, ms")):
+        both = [p for tuned in (False, True) for p in panels(found, across, tuned=tuned)]
+        draw(
+            arguments.figures / f"tradeoff_{across}.png",
+            [panel for panel in both if any(line.points for line in panel.lines)],
+            x_label=label,
+            y_label=f"top-1, {images}, %",
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
