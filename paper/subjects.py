@@ -118,7 +118,8 @@ class Gate(nn.Module):
         self.excite, self.gate = nn.Conv2d(hidden, width, 1), gate()
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.gate(self.excite(self.relu(self.squeeze(self.pool(x)))))
+        gate: Tensor = self.gate(self.excite(self.relu(self.squeeze(self.pool(x)))))
+        return x * gate
 
 
 class Inverted(nn.Module):
