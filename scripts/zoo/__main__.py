@@ -93,8 +93,10 @@ def write(rows: Mapping[str, dict[str, Any]], every: Sequence[str]) -> None:
     """The page and the records, of all rows there are."""
     there = [rows[name] for name in every if name in rows]
     cases = {case["case"] for row in there for case in row.get("cases", ())}
+    tried = [name for name, group in CASES.items() if any(case.name in cases for case in group)]
+    groups = "" if tried == list(CASES) else f" --cases {','.join(tried)}"
     about = {
-        "command": "python -m scripts.zoo",
+        "command": f"python -m scripts.zoo{groups}",
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "torchvision": import_torchvision().__version__,
@@ -139,10 +141,13 @@ def main() -> None:
     names = arguments.models.split(",") if arguments.models else every
     known = json.loads(RECORDS.read_text())["rows"] if arguments.resume else []
     rows = {row["model"]: row for row in known}
+    writes = not arguments.models and not arguments.no_write
     for row in run_all([n for n in names if missing(rows.get(n), cases)], arguments):
         rows[row["model"]] = joined(rows.get(row["model"]), row)
-        if not arguments.models and not arguments.no_write:
+        if writes:
             write(rows, every)
+    if writes:
+        write(rows, every)
     show([rows[name] for name in names])
     sys.exit(0 if all(rows[name]["status"] == "exact" for name in names) else 1)
 
