@@ -26,6 +26,8 @@ pytestmark = pytest.mark.skipif(
 
 
 def _sweep(log: Path, records: Path, on: str, cells: int, metric: str) -> None:
+    # Where tests run in a shell's background, interrupts are ignored from the start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     summary = run(fakes.grid(log, cells, metric), records, on=on, workers=WORKERS)
     records.with_suffix(".json").write_text(json.dumps(summary.before))
 
