@@ -70,7 +70,7 @@ def test_an_export_equals_the_model_masked_on_both_sides(name: str) -> None:
         exported_exactly(model, [random_selection(model, 0.25, seed + 9), outputs], example)
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
 @given(networks(sides=("output", "both")))
 def test_an_export_of_any_network_equals_it_masked_on_its_output_side(network: Network) -> None:
     try:

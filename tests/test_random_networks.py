@@ -66,7 +66,7 @@ def assert_exports_exactly(network: Network) -> None:
     assert plan.copies or not gathers, "the plan promises no copy, the export gathers"
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(networks())
 def test_an_export_of_any_network_equals_its_masked_model(network: Network) -> None:
     try:
