@@ -66,9 +66,42 @@ def test_pruning_that_does_not_pay_is_said_so(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_races_are_run_as_the_target_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend({"unpruned": 2.0, "planned": 1.0, "narrow": 1.5, "whole": 1.9}, monkeypatch)
+    seen = []
+
+    def told(contestants: dict[str, Any], **options: Any) -> dict[str, Measurement]:
+        for call in contestants.values():
+            (x,) = call.args
+            seen.append((len(x), x.is_contiguous(memory_format=torch.channels_last)))
+            assert isinstance(call.func, torch.jit.ScriptModule)
+        return {n: Measurement(1.0 + (n == "unpruned"), 0, 0, 1, 0, 1, 0, "") for n in contestants}
+
+    monkeypatch.setattr(pruning, "race", told)
     target = upscale.Target(runtime="torchscript", memory_format="channels_last", batch=3)
     upscale.prune(small(), IMAGE, amount=0.5, measure=True, target=target)
+    assert len(seen) >= 3
+    assert set(seen) == {(3, True)}
+
+
+class Residual(nn.Module):
+    """Two layers that are added, so that their outputs can lack different channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.reader = (nn.Conv2d(3, 8, 1), nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.reader(self.a(x) + self.b(x))  # type: ignore[no-any-return]
+
+
+def test_sums_of_whole_operands_race_where_outputs_are_pruned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    times = {"unpruned": 2.0, "planned": 1.8, "narrow": 1.7, "whole sums": 1.0, "whole": 1.9}
+    (seen, model) = pretend(times, monkeypatch), Residual()
+    pruned = upscale.prune(model, torch.randn(1, 3, 8, 8), amount=0.5, side="output", measure=True)
+    assert "whole sums" in seen[0]
+    assert not pruned.meta["plan"].sums
 
 
 def test_a_latency_is_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
