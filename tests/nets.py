@@ -10,15 +10,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 NETS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], Any]]] = {}
+TRACED: list[str] = []  # those torch.fx traces; torch.export takes seconds for each of the others
 
 
 def image(batch: int, size: int) -> Tensor:
     return torch.randn(batch, 3, size, size)
 
 
-def net(example: Callable[[int, int], Any] = image) -> Callable[[type[nn.Module]], type[nn.Module]]:
+def net(
+    example: Callable[[int, int], Any] = image, *, traced: bool = True
+) -> Callable[[type[nn.Module]], type[nn.Module]]:
     def register(cls: type[nn.Module]) -> type[nn.Module]:
         NETS[cls.__name__] = (cls, example)
+        if traced:
+            TRACED.append(cls.__name__)
         return cls
 
     return register
@@ -865,7 +870,7 @@ class WrappedWindows(nn.Module):
         return self.head(F.relu(self.reduce(merged(x + y))))
 
 
-@net()
+@net(traced=False)
 class WrappedSplit(nn.Module):
     def __init__(self) -> None:
         super().__init__()

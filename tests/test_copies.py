@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import upscale
 from tests.masks import calm, random_selection
-from tests.nets import NETS
+from tests.nets import NETS, TRACED
 from upscale.capture import Captured, Example
 from upscale.layers import columns, computes_weight, layers
 from upscale.ordering import Ordering, check, solve
@@ -246,7 +246,7 @@ def drawn(name: str, seed: int) -> tuple[nn.Module, Any, upscale.Selection]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_a_plan_copies_what_its_export_copies(name: str, order: str) -> None:
     for seed in range(3):
         model, example, selection = drawn(name, seed)
@@ -273,7 +273,7 @@ def test_readers_of_the_same_channels_copy_them_once(order: str) -> None:
     assert (plan.copies, plan.copied_bytes) == (counted.copies, counted.copied_bytes)
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_the_optimal_order_never_costs_more_than_the_papers(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

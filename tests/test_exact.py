@@ -7,13 +7,13 @@ import torch
 
 import upscale
 from tests.masks import calm, random_selection
-from tests.nets import NETS
+from tests.nets import NETS, TRACED
 from upscale.capture import Example
 from upscale.verify import compare
 
 
 @pytest.mark.parametrize("order", ["none", "optimal", "mrap"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_an_export_equals_the_masked_model(name: str, order: str) -> None:
     make, example = NETS[name]
     for seed in range(6):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,44 +12,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
+from tests.exactly import exported_exactly
 from tests.masks import calm, random_selection
-from tests.nets import NETS, Plain, Residual, conv, image
+from tests.nets import NETS, TRACED, Plain, Residual, conv, image
 from tests.strategies import Network, networks
 from tests.test_models import enliven, images
 from tests.test_random_networks import EXPECTED_REFUSAL, assert_exports_exactly
 from upscale import Selection
 from upscale.capture import Example
-from upscale.planning import Plan
 from upscale.report import picture
 from upscale.verify import TOLERANCE, compare
 from upscale.zoo import torchvision_model
 
 
-def widened(leaf: object) -> object:
-    wide = isinstance(leaf, Tensor) and leaf.is_floating_point()
-    return leaf.double() if wide else leaf  # type: ignore[attr-defined]
-
-
-def exported_exactly(
-    model: nn.Module,
-    selection: Selection | Sequence[Selection],
-    example: Callable[[int, int], Any] = image,
-    order: str = "optimal",
-    sums: str = "split",
-) -> tuple[nn.Module, Plan]:
-    """The export of a wide model, after a comparison with the masked one at two sizes."""
-    wide = Example.of(example(1, 12)).map(widened)
-    plan = upscale.plan(model, wide, selection, order=order, sums=sums)
-    exported = upscale.export(model, plan)
-    masked = upscale.mask(model, selection, example=wide)
-    for batch, size in ((1, 12), (3, 16)):
-        error = compare(exported, masked, Example.of(example(batch, size))).relative_error
-        assert error <= TOLERANCE, f"batch {batch}, size {size}: {error}\n{plan}"
-    return exported, plan
-
-
 @pytest.mark.parametrize("after", ["norm", "layer"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_an_export_equals_the_model_masked_on_its_output_side(name: str, after: str) -> None:
     make, example = NETS[name]
     for seed in range(3):
@@ -60,7 +37,7 @@ def test_an_export_equals_the_model_masked_on_its_output_side(name: str, after: 
         exported_exactly(model, selection, example, ("optimal", "none")[seed // 2])
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_an_export_equals_the_model_masked_on_both_sides(name: str) -> None:
     make, example = NETS[name]
     for seed, after in enumerate(("norm", "layer")):
@@ -81,7 +58,7 @@ def test_an_export_of_any_network_equals_it_masked_on_its_output_side(network: N
 
 
 @pytest.mark.parametrize("order", ["optimal", "none"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_the_baseline_that_fills_in_zeros_equals_the_masked_model_too(
     name: str, order: str
 ) -> None:
@@ -109,7 +86,7 @@ def test_zeros_are_filled_in_for_what_each_operand_lacks() -> None:
         upscale.plan(model, image(1, 8).double(), selection, sums="none")
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_sums_of_whole_operands_equal_the_masked_model_too(name: str) -> None:
     make, example = NETS[name]
     torch.manual_seed(0)

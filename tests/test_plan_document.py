@@ -11,7 +11,7 @@ from torch import nn
 
 import upscale
 from tests.masks import calm, random_selection
-from tests.nets import NETS
+from tests.nets import NETS, TRACED
 from upscale.capture import Example
 from upscale.verify import TOLERANCE, compare
 
@@ -25,7 +25,7 @@ def planned(name: str, side: str = "input") -> tuple[nn.Module, Any, upscale.Pla
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_a_plan_from_json_exports_the_same_model(name: str, side: str) -> None:
     model, inputs, plan = planned(name, side)
     read = upscale.Plan.from_json(plan.to_json())
@@ -38,7 +38,7 @@ def test_a_plan_from_json_exports_the_same_model(name: str, side: str) -> None:
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_undone_an_export_is_the_masked_model(name: str, side: str) -> None:
     model, inputs, plan = planned(name, side)
     pruned = upscale.export(model, plan)

@@ -12,7 +12,7 @@ from torch import nn
 
 import upscale
 from tests.masks import calm
-from tests.nets import NETS
+from tests.nets import NETS, TRACED
 from upscale import pruning
 from upscale.capture import Example
 from upscale.fusing import fuse
@@ -155,7 +155,7 @@ def test_fused_exports_have_no_norms_left_and_compute_the_same() -> None:
     torch.testing.assert_close(fused(IMAGE), plain(IMAGE))
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_fusing_keeps_what_a_model_computes(name: str) -> None:
     make, example = NETS[name]
     torch.manual_seed(0)

@@ -15,6 +15,7 @@ import upscale
 from tests.masks import calm, random_selection
 from tests.nets import (
     NETS,
+    TRACED,
     Grouped,
     OneDimensional,
     Residual,
@@ -163,7 +164,7 @@ def test_masks_of_masks_add_up() -> None:
 
 
 @pytest.mark.parametrize("order", ["optimal", "none"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_a_plan_without_a_selection_reads_it_from_the_masked_models_zeros(
     name: str, order: str
 ) -> None:

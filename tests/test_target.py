@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import upscale
 from tests.masks import calm, random_selection
-from tests.nets import NETS
+from tests.nets import NETS, TRACED
 from upscale import calibration
 from upscale.calibration import cache_path, calibrate, costs_of
 from upscale.capture import Example
@@ -89,7 +89,7 @@ def runs(model: nn.Module, example: Example) -> bool:
         (PIECES_ARE_DEAR, torch.contiguous_format),
     ],
 )
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_plans_at_any_prices_are_exact(
     name: str, memory: torch.memory_format, costs: Costs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

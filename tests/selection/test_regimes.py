@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import upscale
 from tests.masks import calm
-from tests.nets import NETS
+from tests.nets import NETS, TRACED
 from upscale import Macs, Parameters, Selection
 from upscale.capture import Example
 from upscale.layers import layers, weight_of
@@ -81,7 +81,7 @@ def test_shares_of_parameters_and_macs_are_met(
 
 @pytest.mark.parametrize("side", ["input", "output"])
 @pytest.mark.parametrize("constraint", ["none", "segment"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_local_shares_are_met_within_one_channel(name: str, constraint: str, side: str) -> None:
     make, example = NETS[name]
     model = calm(make())
@@ -96,7 +96,7 @@ def test_local_shares_are_met_within_one_channel(name: str, constraint: str, sid
 
 
 @pytest.mark.parametrize("constraint", ["none", "segment", "contiguous"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", TRACED)
 def test_what_is_selected_exports_exactly(name: str, constraint: str) -> None:
     make, example = NETS[name]
     torch.manual_seed(0)
