@@ -23,7 +23,7 @@ from upscale.target import BUILT_IN, CopyCosts, Costs, Target
 from upscale.verify import compare
 
 # Whatever avoids a copy, or a width that is no multiple of eight, pays at these prices.
-DEAR = CopyCosts(gather_byte=1e6, run_byte=1e6, run_row=1e6, slice_byte=0.0)
+DEAR = CopyCosts(gather_byte=1e6, run_byte=1e6, run_row=1e6, slice_byte=0.0, join_byte=1e6)
 COPIES_ARE_DEAR = replace(BUILT_IN, outer=DEAR, inner=DEAR)
 TAILS_ARE_DEAR = replace(COPIES_ARE_DEAR, mac=1e5, tail=8.0)
 ARITHMETIC_IS_DEAR = replace(BUILT_IN, mac=1e6)

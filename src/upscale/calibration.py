@@ -141,6 +141,7 @@ def _copying(x: Tensor, piece: float) -> CopyCosts:
     drawn = torch.randperm(channels, generator=torch.Generator().manual_seed(0))
     index = drawn[:kept].sort().values
     packed = x.narrow(1, 0, kept).clone(memory_format=_format(x))
+    halves = [part.clone(memory_format=_format(x)) for part in x.chunk(2, 1)]
     layer = _laid_out(nn.Conv2d(kept, 32, 1), x)
 
     def gather() -> Tensor:
@@ -157,6 +158,7 @@ def _copying(x: Tensor, piece: float) -> CopyCosts:
         {
             "gather": gather,
             "few": lambda: cat(2),
+            "join": lambda: torch.cat(halves, 1),
             "many": lambda: cat(16),
             "packed": lambda: layer(packed),
             "slice": lambda: layer(x.narrow(1, channels - kept, kept)),
@@ -170,6 +172,7 @@ def _copying(x: Tensor, piece: float) -> CopyCosts:
         run_byte=max(taken["few"] - 2 * (piece + row * stretches), 1.0) / written,
         run_row=row,
         slice_byte=max(taken["slice"] - taken["packed"], 0.0) / written,
+        join_byte=taken["join"] / (x.numel() * x.element_size()),
     )
 
 

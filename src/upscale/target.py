@@ -56,14 +56,16 @@ class Target:
 class CopyCosts:
     """What fetching channels costs where they lie one way, in nanoseconds.
 
-    For each byte that a gather, a copy by runs or a strided slice hands on, and for each
-    stretch of memory that a copy by runs writes (`run_row`).
+    For each byte that a gather, a copy by runs or a strided slice hands on, for each stretch of
+    memory that a copy by runs writes (`run_row`), and for each byte where whole tensors are
+    joined.
     """
 
     gather_byte: float
     run_byte: float
     run_row: float
     slice_byte: float
+    join_byte: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,8 @@ def _number(value: object) -> float:
 # Measured by `python benchmarks/copy_costs.py` on one core with AVX2; where nobody calibrated,
 # what matters is how they compare, and that differs less from machine to machine.
 BUILT_IN = Costs(
-    outer=CopyCosts(gather_byte=0.08, run_byte=0.08, run_row=30.0, slice_byte=0.02),
-    inner=CopyCosts(gather_byte=0.15, run_byte=0.11, run_row=8.0, slice_byte=0.03),
+    outer=CopyCosts(gather_byte=0.08, run_byte=0.08, run_row=30.0, slice_byte=0.02, join_byte=0.08),
+    inner=CopyCosts(gather_byte=0.15, run_byte=0.11, run_row=8.0, slice_byte=0.03, join_byte=0.06),
     call=4000.0,
     piece=1500.0,
     mac=0.028,

@@ -348,7 +348,8 @@ class Planner:
     def _part(self, root: Line, channels: int, stretches: int) -> Part:
         if root not in self._rates:
             self._rates[root] = self._pricing.rates(self._flow, root)
-        return Part(self._rates[root], channels, stretches)
+        whole = channels == len(self.layouts.of(root))
+        return Part(self._rates[root], channels, stretches, whole)
 
     def _gathered(self, root: Line, places: Positions) -> Piece:
         by_rows = self._order != "none" and self._pricing.gathers_rows(self._flow, root)

@@ -22,6 +22,7 @@ class Rates:
     """What copies from a line cost: by channel, and by run of channels that is concatenated."""
 
     slice: float
+    join: float
     concatenate: float
     gather: float
     run: float
@@ -30,11 +31,13 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Channels that are fetched from one line: how many, and in how many runs they lie."""
+    """Channels that are fetched from one line: how many, in how many runs they lie, and whether
+    they are all that it holds."""
 
     rates: Rates
     channels: int
     runs: int
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Pricing:
             rows = self.target.batch * math.prod(flow.shapes[line.value][1 : max(1, line.axis)])
         return Rates(
             slice=0.0 if rows <= 1 else weight * ways.slice_byte,
+            join=weight * ways.join_byte,
             concatenate=weight * ways.run_byte,
             gather=weight * ways.gather_byte,
             run=rows * ways.run_row + self.costs.piece,
@@ -104,6 +108,8 @@ class Pricing:
         joined = joined or len(parts) > 1
         if not joined and parts[0].runs < 2:
             return parts[0].channels * parts[0].rates.slice
+        if all(part.whole and part.runs == 1 for part in parts):
+            return sum(part.channels * part.rates.join for part in parts) + self.costs.call
         total, gathers = 0.0, 0
         for part in parts:
             runs = part.runs

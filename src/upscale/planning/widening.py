@@ -116,7 +116,7 @@ def _cheapest(
     order = np.lexsort((place, found.root))
     rates = [None if root is None else pricing.rates(flow, root) for root in found.roots]
     rows = int(live.lines[read.relation.out].sum())
-    held = {root: len(layouts.of(root)) for root in found.roots if root is not None}
+    held = [0 if root is None else len(layouts.of(root)) for root in found.roots]
     joined = layouts.joins(read.line)
 
     def compute(width: int) -> float:
@@ -134,12 +134,11 @@ def _cheapest(
         channels = np.bincount(root, minlength=count).tolist()
         stretches = np.bincount(root[starts], minlength=count).tolist()
         parts = [
-            Part(own, number, 1 if together else runs)
-            for own, number, runs in zip(rates, channels, stretches, strict=True)
+            Part(own, number, 1 if together else runs, whole=together or number == all_of_it)
+            for own, number, runs, all_of_it in zip(rates, channels, stretches, held, strict=True)
             if own is not None and number
         ]
-        only = found.roots[int(root[0])]
-        if len(parts) == 1 and not joined and only is not None and len(here) == held[only]:
+        if len(parts) == 1 and not joined and parts[0].whole:
             return 0.0
         return pricing.fetch(parts, joined=joined)
 
