@@ -1,11 +1,12 @@
 """Every torchvision classifier through every file: what is read computes what was written.
 
-    python -m scripts.round_trips
+    python -m scripts.round_trips            # all, into docs/round-trips.md and .json
+    python -m scripts.round_trips --resume   # go on with what docs/round-trips.json has
 
 needs the `vision` and `onnx` extras. Each model is pruned by 25% random masks, saved and loaded
 with and without its class, and deployed as ONNX (run by ONNX Runtime), `.pt2` and TorchScript;
 each is compared with the export, in float32, on another batch than the example's. One process a
-model. Writes docs/round-trips.md unless only some models are asked for.
+model. The page is written anew after every model, unless only some are asked for.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from scripts.zoo.trial import (
 from upscale.zoo import import_torchvision, torchvision_model
 
 ROOT = Path(__file__).parents[1]
+PAGE, RECORDS = ROOT / "docs" / "round-trips.md", ROOT / "docs" / "round-trips.json"
 TOLERANCE = 1e-5
 WAYS = ("load", "load with class", "ONNX Runtime", "pt2", "TorchScript")
 
@@ -197,10 +199,13 @@ def document(rows: list[dict[str, Any]], seed: int) -> str:
 
 def main() -> None:
     """Try the models asked for; the exit code tells whether all came back."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", metavar="A,B,C", help="only these; the docs are not written")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for one model")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="keep the rows there are")
     parser.add_argument("--one", metavar="NAME", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -208,12 +213,15 @@ def main() -> None:
         return
     models = import_torchvision().models
     names = arguments.models.split(",") if arguments.models else models.list_models(module=models)
-    rows = []
+    rows = json.loads(RECORDS.read_text()) if arguments.resume and RECORDS.exists() else []
+    done = {row["model"] for row in rows}
     for name in names:
-        rows.append(run_one(name, arguments))
-        print(json.dumps(rows[-1]), flush=True)
-    if not arguments.models:
-        (ROOT / "docs" / "round-trips.md").write_text(document(rows, arguments.seed))
+        if name not in done:
+            rows.append(run_one(name, arguments))
+            print(json.dumps(rows[-1]), flush=True)
+            if not arguments.models:
+                RECORDS.write_text(json.dumps(rows, indent=1) + "\n")
+                PAGE.write_text(document(rows, arguments.seed))
     sys.exit(0 if all(map(passes, rows)) else 1)
 
 
