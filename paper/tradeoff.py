@@ -116,6 +116,16 @@ def _digits(value: float | None, digits: int) -> str | None:
     return None if value is None else f"{value:.{digits}f}"
 
 
+def paper_rows(tables: Mapping[str, Any]) -> list[list[Any]]:
+    """The paper's pairs of pruned models, those of single-branch segments and those of all."""
+    return [
+        [entry["model"], kind.replace("_", "-"), f"{own['latency_ms']:.2f}", own["accuracy_pct"]]
+        for entry in tables.get("accuracy_vs_latency_fine_tuned", [])
+        for pair in entry["pairs"]
+        for kind, own in pair.items()
+    ]
+
+
 def main() -> int:
     """Measure, print and draw."""
     arguments = parse(__doc__)
@@ -126,8 +136,10 @@ def main() -> int:
     header += ["paper, ImageNet", "paper, GFLOPs"]
     header += [f"tuned 1 epoch, {images}", "paper, ImageNet", "paper, GFLOPs"]
     print(table(header, rows(found, paper_tables(arguments))))
-    for pair in paper_tables(arguments).get("accuracy_vs_latency_fine_tuned", []):
-        print(f"\nThe paper, {pair['model']}, fine-tuned, latency on a V100: {pair['pairs']}")
+    theirs = paper_rows(paper_tables(arguments))
+    if theirs:
+        print("\nThe paper, fine-tuned, at like accuracy; ImageNet, V100:\n")
+        print(table(["model", "segments", "latency, ms", "top-1, %"], theirs))
     if not can_tune():
         print("\nNothing is fine-tuned: pip install upscale[tune]")
     for across, label in (("gmacs", "10⁹ multiply-accumulates"), ("ms", "latency, ms")):

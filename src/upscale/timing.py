@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import tempfile
 import time
@@ -111,6 +112,7 @@ def profiled_peak_bytes(call: Callable[[], object]) -> int:
     >>> profiled_peak_bytes(lambda: torch.ones(1000)) >= 4000
     True
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it tells on stderr of every start and stop
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
