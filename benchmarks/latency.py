@@ -210,6 +210,8 @@ def summary(records: Iterable[Record]) -> list[str]:
     row("exported ÷ unpruned at 25%", "≤ 0.80", mean(quarter), len(quarter))
     last = [r.ours / r.gather for r in free if r.cell.format == "channels-last"]
     row("exported ÷ plain gather, channels-last", "≤ 0.80", mean(last), len(last))
+    free_reads = [r.zero_copy / r.gather for r in free if r.cell.format == "channels-last"]
+    row("zero-copy reference ÷ plain gather, channels-last", "–", mean(free_reads), len(free_reads))
     for memory in FORMATS:
         own = [r for r in windows if r.cell.format == memory]
         name = f"`contiguous`, exported ÷ zero-copy, {memory}"
