@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
-SCRIPTS := first_figure accuracy gain_by_model input_output latency tables headlines single_branch tradeoff fine_tuned
+SCRIPTS := first_figure accuracy gain_by_model input_output latency tables headlines single_branch tradeoff constraints fine_tuned
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # One torch thread per process: results repeat, and the two test workers do not fight.

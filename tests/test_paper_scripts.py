@@ -12,6 +12,7 @@ import torch
 
 from paper import (
     accuracy,
+    constraints,
     fine_tuned,
     first_figure,
     gain_by_model,
@@ -72,7 +73,17 @@ def test_every_grid_has_cells(
 ) -> None:
     monkeypatch.setattr(nets.cifar, "resnets", lambda: ["resnet20"])
     arguments = told(quick=quick, imagenet=imagenet)
-    for script in (accuracy, first_figure, headlines, latency, tables, tradeoff, fine_tuned):
+    scripts = (
+        accuracy,
+        constraints,
+        first_figure,
+        headlines,
+        latency,
+        tables,
+        tradeoff,
+        fine_tuned,
+    )
+    for script in scripts:
         assert all(grid.cells() for grid in script.grids(arguments)), script.__name__
     assert all(grid.cells() for grid in single_branch.grids(("resnet18",), runs=5))
 
@@ -237,3 +248,21 @@ def test_tradeoffs_put_accuracy_beside_macs_and_the_papers_numbers() -> None:
     assert row == ["resnet18", "all", "10", "1.5000", None, 60.0, None, None, None, 54.88, 1.6]
     (panel,) = tradeoff.panels(found, "gmacs", tuned=False)
     assert [line.points for line in panel.lines] == [[], [(1.5, 60.0)]]
+
+
+def test_latency_and_accuracy_of_one_selection_are_one_point() -> None:
+    found = {
+        Cell("a:net", "accuracy", 0.1, constraint="segment"): {"top1_percent": 80.0},
+        Cell("a:net", "latency", 0.1, constraint="segment", runs=5): {"ratio": 0.75},
+        Cell("a:net", constraints.PEER_METRIC, 0.1): {"top1_percent": 70.0, "ratio": 0.7},
+    }
+    told = constraints.points(found)
+    assert told["net", "segment", 0.1] == {"top1_percent": 80.0, "ratio": 0.75}
+    assert list(constraints.rows(told)) == [
+        ["net", "10", None, None, None, None, "0.75", 80.0, "0.70", 70.0]
+    ]
+    (panel,) = constraints.panels(told)
+    assert [(line.label, line.points) for line in panel.lines] == [
+        ("segment", [(0.75, 80.0)]),
+        ("Torch-Pruning", [(0.7, 70.0)]),
+    ]
