@@ -22,7 +22,6 @@ import importlib
 import json
 import math
 import platform
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ from torch import Tensor, nn
 
 import upscale
 from upscale.bench.zero_copy import wrong_numbers_zero_copy
-from upscale.timing import race
+from upscale.timing import race, scripted
 from upscale.zoo import torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -122,12 +121,10 @@ def choose(model: nn.Module, example: Tensor, choice: str, amount: float) -> ups
 
 
 def frozen(model: nn.Module, example: Tensor) -> nn.Module:
-    """A model traced and frozen by TorchScript."""
-    with torch.inference_mode(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        memory = torch.channels_last if not example.is_contiguous() else torch.contiguous_format
-        model = copy.deepcopy(model).to(memory_format=memory)
-        return torch.jit.freeze(torch.jit.trace(model, example, check_trace=False))
+    """A model traced and frozen by TorchScript, in the example's format."""
+    memory = torch.channels_last if not example.is_contiguous() else torch.contiguous_format
+    made: nn.Module = scripted(copy.deepcopy(model).to(memory_format=memory), (example,))
+    return made
 
 
 def measure(cell: Cell, model: nn.Module, runs: int) -> Record:

@@ -19,7 +19,6 @@ import datetime
 import json
 import platform
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from upscale.bench.zero_copy import wrong_numbers_zero_copy
 from upscale.layers import column_axis, layers, weight_of
 from upscale.planning import Plan
 from upscale.selection.importance import Random
+from upscale.timing import scripted
 from upscale.zoo import torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,10 +118,10 @@ def rows_of(name: str, share: float, arguments: argparse.Namespace) -> Iterator[
         infill = upscale.plan(model, given, selection, order="none", sums="infill")
         masked, removed = removed_share(selection, model, plan)
         calls = {
-            "unpruned": frozen(model, given),
-            "export": frozen(upscale.export(model, plan), given),
-            "infill": frozen(upscale.export(model, infill), given),
-            "zero_copy": frozen(wrong_numbers_zero_copy(model, plan), given),
+            "unpruned": scripted(model, (given,)),
+            "export": scripted(upscale.export(model, plan), (given,)),
+            "infill": scripted(upscale.export(model, infill), (given,)),
+            "zero_copy": scripted(wrong_numbers_zero_copy(model, plan), (given,)),
         }
         check_close(calls["export"](given), calls["infill"](given), f"{name}, {title}")
         milliseconds = interleaved(calls, given, arguments.runs)
@@ -135,15 +135,6 @@ def rows_of(name: str, share: float, arguments: argparse.Namespace) -> Iterator[
             infill_copied_bytes=infill.copied_bytes,
             **{f"{way}_ms": value for way, value in milliseconds.items()},
         )
-
-
-def frozen(module: nn.Module, example: Tensor) -> Callable[[Tensor], Tensor]:
-    """A module as it would be deployed: traced, with its parameters and BatchNorms folded in."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's own, about tracing
-        traced = torch.jit.trace(module.eval(), example, check_trace=False)
-        made: Callable[[Tensor], Tensor] = torch.jit.freeze(traced)
-    return made
 
 
 @torch.inference_mode()

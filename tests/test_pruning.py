@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
+import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from tests.nets import NETS, TRACED
 from upscale import pruning
 from upscale.capture import Example
 from upscale.fusing import fuse
-from upscale.timing import Measurement, peak_bytes, race
+from upscale.timing import Measurement, peak_bytes, race, scripted
 from upscale.verify import compare
 
 
@@ -172,3 +175,29 @@ def test_fusing_keeps_what_a_model_computes(name: str) -> None:
 def test_only_a_model_in_evaluation_mode_is_fused() -> None:
     with pytest.raises(upscale.PlanError, match="evaluation mode"):
         upscale.prune(small().train(), IMAGE, amount=0.3, verify=False, fuse=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_what_a_race_traced_is_let_go() -> None:
+    model = nn.Sequential(nn.Conv2d(64, 512, 7), nn.BatchNorm2d(512)).eval()  # 6.4 MB
+    x = torch.randn(1, 64, 8, 8)
+
+    def held() -> int:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    scripted(model, (x,))
+    before = held()
+    for _ in range(30):
+        scripted(model, (x,))(x)
+    gc.collect()
+    assert held() - before < 10 * 6_400_000
+
+
+def test_a_scripted_model_keeps_its_format_and_its_numbers() -> None:
+    model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(2, 8, 9, 9).contiguous(memory_format=torch.channels_last)
+    found = scripted(model, (x,))(x)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found, model(x))

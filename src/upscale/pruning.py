@@ -35,7 +35,7 @@ from upscale.selecting import Request
 from upscale.selection.amounts import Amount, Latency
 from upscale.selection.masks import Selection
 from upscale.target import Target
-from upscale.timing import Measurement, race
+from upscale.timing import Measurement, race, scripted
 from upscale.verify import verify as verify_exported
 
 Progress = Callable[[str], object]
@@ -263,9 +263,7 @@ def race_models(
             own: Any = copy.deepcopy(model)
             own = own.to(memory_format=torch.channels_last) if last else own
             if target.runtime == "torchscript":
-                with torch.inference_mode(), warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # torch warns that the format is old
-                    own = torch.jit.freeze(torch.jit.trace(own.eval(), given.args, strict=False))
+                own = scripted(own, given.args)
             contestants[name] = partial(own, *given.args, **given.kwargs)
         return race(contestants, runs=runs, peak=peak)
     finally:

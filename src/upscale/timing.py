@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
 import tempfile
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from statistics import fmean, median, quantiles, stdev
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -104,6 +106,21 @@ def peak_bytes(call: Callable[[], object]) -> int:
     with memory:
         call()
     return memory.most
+
+
+def scripted(model: nn.Module, args: tuple[Any, ...]) -> Any:
+    """A model as TorchScript runs it: traced on its arguments, and frozen.
+
+    It is written and read before it is frozen: torch keeps for good what was traced, and would
+    keep the weights of what is frozen from that, but lets go of what was read.
+    """
+    held = io.BytesIO()
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own, about tracing and the format's age
+        traced = torch.jit.trace(model.eval(), args, strict=False, check_trace=False)
+        torch.jit.save(traced, held)
+        held.seek(0)
+        return torch.jit.freeze(torch.jit.load(held))
 
 
 def profiled_peak_bytes(call: Callable[[], object]) -> int:
