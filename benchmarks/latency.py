@@ -227,21 +227,24 @@ def document(records: list[Record]) -> str:
         f"Written by `python benchmarks/latency.py --write` from {len(records)} races on one core",
         f"({first.machine}; {first.versions}; {first.date}). Random weights; medians; geometric",
         "means of ratios, each within one race. `l2 global` and `random` are unconstrained.",
+        "Other work ran on the machine's other core; races in which half of our times were further",
+        "than a fifth apart were run once more (`--again 0.2`). *Spread* is how far apart that half",
+        "was, over the median.",
         "",
         *summary(records),
         "",
         "![latency against sparsity](images/latency.png)",
         "",
         "| model | format | choice | amount | batch | ÷ unpruned | ÷ zero-copy "
-        "| ÷ gather | copies |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| ÷ gather | copies | spread |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for r in sorted(records, key=lambda r: (r.cell.batch, r.cell.model, str(r.cell))):
         c = r.cell
         lines.append(
             f"| {c.model} | {c.format} | {c.choice} | {c.amount:.0%} | {c.batch} "
             f"| {r.ours / r.unpruned:.2f} | {r.ours / r.zero_copy:.2f} "
-            f"| {r.ours / r.gather:.2f} | {r.copies} |"
+            f"| {r.ours / r.gather:.2f} | {r.copies} | {r.spread:.0%} |"
         )
     return "\n".join(lines) + "\n"
 
