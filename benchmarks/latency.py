@@ -218,7 +218,7 @@ def summary(records: Iterable[Record]) -> list[str]:
     return rows
 
 
-def document(records: list[Record]) -> str:
+def document(records: list[Record], remark: str) -> str:
     """The page in the docs."""
     first = records[0]
     lines = [
@@ -227,9 +227,8 @@ def document(records: list[Record]) -> str:
         f"Written by `python benchmarks/latency.py --write` from {len(records)} races on one core",
         f"({first.machine}; {first.versions}; {first.date}). Random weights; medians; geometric",
         "means of ratios, each within one race. `l2 global` and `random` are unconstrained.",
-        "Other work ran on the machine's other core; races in which half of our times were further",
-        "than a fifth apart were run once more (`--again 0.2`). *Spread* is how far that half was",
-        "apart, over the median.",
+        "*Spread* is how far the middle half of our times was apart, over the median.",
+        *([remark] if remark else []),
         "",
         *summary(records),
         "",
@@ -299,6 +298,7 @@ def main() -> int:
         help="run races once more whose recorded times were spread wider than this share",
     )
     parser.add_argument("--write", action="store_true", help="write the page and its plot")
+    parser.add_argument("--remark", default="", help="what the page says of the circumstances")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
@@ -319,7 +319,9 @@ def main() -> int:
                 stream.write(json.dumps(asdict(records[cell])) + "\n")
     print("\n".join(summary(records.values())))
     if arguments.write:
-        (ROOT / "docs" / "latency.md").write_text(document(list(records.values())))
+        (ROOT / "docs" / "latency.md").write_text(
+            document(list(records.values()), arguments.remark)
+        )
         plot(list(records.values()), ROOT / "docs" / "images" / "latency.png")
     return 0
 

@@ -131,6 +131,36 @@ def test_copies_behind_which_norms_stand_are_widened_too(monkeypatch: pytest.Mon
     assert sum(len(e.pieces) for e in wide.edges) < sum(len(e.pieces) for e in narrow.edges)
 
 
+class Joined(nn.Module):
+    """Readers that concatenate for themselves, as in a DenseNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.more = nn.Conv2d(3, 16, 1), nn.Conv2d(3, 8, 1)
+        self.readers = nn.ModuleList(nn.Conv2d(24, 8, 1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        a, b = self.stem(x), self.more(x)
+        return [reader(torch.cat([a, b], 1)) for reader in self.readers]
+
+
+@pytest.mark.parametrize(("join_byte", "read"), [(0.0, 24), (1e3, 21)])
+def test_tensors_are_joined_whole_where_that_is_faster_than_slices(
+    join_byte: float, read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = replace(BUILT_IN.inner, run_byte=1e3, join_byte=join_byte)
+    at(replace(BUILT_IN, inner=inner), monkeypatch)
+    model = calm(Joined())
+    example = torch.randn(1, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    # Each keeps one stretch of either tensor: no gap is there to be filled.
+    kept = {"readers.0": [*range(14), *range(16, 23)], "readers.1": [*range(2, 16), *range(17, 24)]}
+    selection = upscale.Selection(kept=kept)
+    exported = upscale.export(model, upscale.plan(model, example, selection))
+    assert [layers(exported)[name].in_channels for name in kept] == [read, read]
+    masked = upscale.mask(model, selection)
+    assert compare(exported, masked, Example.of(example)).relative_error <= 1e-10
+
+
 def test_a_widened_layer_has_zero_weights_for_what_it_does_not_keep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

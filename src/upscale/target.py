@@ -127,8 +127,8 @@ def _number(value: object) -> float:
     return float(value)
 
 
-# Measured by `python benchmarks/copy_costs.py` on one core with AVX2; where nobody calibrated,
-# what matters is how they compare, and that differs less from machine to machine.
+# Near what `upscale.calibrate` measures on one core with AVX2; where nobody calibrated, what
+# matters is how they compare, and that differs less from machine to machine.
 BUILT_IN = Costs(
     outer=CopyCosts(gather_byte=0.08, run_byte=0.08, run_row=30.0, slice_byte=0.02, join_byte=0.08),
     inner=CopyCosts(gather_byte=0.15, run_byte=0.11, run_row=8.0, slice_byte=0.03, join_byte=0.06),
