@@ -19,6 +19,8 @@ myst_heading_anchors = 3
 
 html_theme = "furo"
 html_title = "upscale"
+html_static_path = ["_static"]
+html_css_files = ["wide-tables.css"]
 html_copy_source = False
 html_show_sphinx = False
 
