@@ -18,11 +18,10 @@ import argparse
 import datetime
 import json
 import platform
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +31,7 @@ from upscale.bench.zero_copy import wrong_numbers_zero_copy
 from upscale.layers import column_axis, layers, weight_of
 from upscale.planning import Plan
 from upscale.selection.importance import Random
-from upscale.timing import scripted
+from upscale.timing import race, scripted
 from upscale.zoo import torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -124,7 +123,8 @@ def rows_of(name: str, share: float, arguments: argparse.Namespace) -> Iterator[
             "zero_copy": scripted(wrong_numbers_zero_copy(model, plan), (given,)),
         }
         check_close(calls["export"](given), calls["infill"](given), f"{name}, {title}")
-        milliseconds = interleaved(calls, given, arguments.runs)
+        contestants = {way: partial(call, given) for way, call in calls.items()}
+        taken = race(contestants, runs=arguments.runs)
         yield Row(
             model=name,
             share=share,
@@ -133,7 +133,7 @@ def rows_of(name: str, share: float, arguments: argparse.Namespace) -> Iterator[
             removed=removed,
             copied_bytes=plan.copied_bytes,
             infill_copied_bytes=infill.copied_bytes,
-            **{f"{way}_ms": value for way, value in milliseconds.items()},
+            **{f"{way}_ms": own.median_ms for way, own in taken.items()},
         )
 
 
@@ -143,21 +143,6 @@ def check_close(one: Tensor, other: Tensor, where: str) -> None:
     error = float((one - other).abs().max() / other.abs().max())
     if not error <= CLOSE:
         raise SystemExit(f"{where}: the exports differ by {error:.1e}")
-
-
-@torch.inference_mode()
-def interleaved(
-    calls: Mapping[str, Callable[[Tensor], Tensor]], example: Tensor, runs: int
-) -> dict[str, float]:
-    """Median milliseconds of each call; they take turns, so that all meet the same noise."""
-    seconds: dict[str, list[float]] = {way: [] for way in calls}
-    for run in range(runs + 2):
-        for way, call in calls.items():
-            start = time.perf_counter()
-            call(example)
-            if run >= 2:  # tracing specialises in the first two
-                seconds[way].append(time.perf_counter() - start)
-    return {way: 1e3 * median(own) for way, own in seconds.items()}
 
 
 def as_table(rows: Sequence[Row]) -> str:
