@@ -2,6 +2,7 @@
 
 The same property as `tests/test_random_networks.py`, with a seed and without an end in sight, for
 masks on what layers read, on what they make, or on both.
+With `--costly` the plans are those that prices speak against, which small networks never meet.
 Prints how many were wrong, crashed or were refused, and for each kind of failure the smallest
 network that shows it, as code. Run it with `make random`.
 """
@@ -15,6 +16,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # the networks are drawn by the tests' own strategy
 
+from tests.drafts import whatever_it_costs  # noqa: E402
 from tests.strategies import SIDES, Network, networks  # noqa: E402
 from tests.test_random_networks import EXPECTED_REFUSAL, assert_exports_exactly  # noqa: E402
 from upscale import UpscaleError  # noqa: E402
@@ -163,10 +166,12 @@ def main() -> int:
     parser.add_argument(
         "--sides", nargs="+", choices=SIDES, default=SIDES, help="where masks are (default: any)"
     )
+    parser.add_argument("--costly", action="store_true", help="plans take every other draft")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    tally = run(options.count, options.seed, tuple(options.sides))
+    with whatever_it_costs() if options.costly else nullcontext():
+        tally = run(options.count, options.seed, tuple(options.sides))
     print(tally)
     for kind, count in sorted(tally.kinds.items()):
         print(f"  {kind}: {count}")

@@ -41,6 +41,10 @@ class Layouts:
         """Say that a line is a selection from others."""
         self._selects[relation.out] = relation
 
+    def knows(self, line: Line) -> bool:
+        """Whether it has been said where a line's positions lie."""
+        return line in self._physical or line in self._selects
+
     def is_select(self, line: Line) -> bool:
         """Whether a line has to be fetched from elsewhere."""
         return line in self._selects and line not in self._physical

@@ -38,12 +38,20 @@ class _Draft:
     order: str
     pricing: Pricing
     windowed: bool = False
+    together: bool = False
 
     def written(self) -> _Written:
         """The plan, and where it puts everything."""
         wants = wants_of(self.flow, self.live, self.read)
         planner = Planner(
-            self.flow, self.live, self.read, wants, self.orders, self.order, self.pricing
+            self.flow,
+            self.live,
+            self.read,
+            wants,
+            self.orders,
+            self.order,
+            self.pricing,
+            together=self.together,
         )
         plan = planner.plan()
         return _Written(self, replace(plan, estimated_us=planner.price / 1000), planner.layouts)
@@ -91,6 +99,8 @@ def make_plan(
         best = _with_windows(flow, {**kept, **windows}, order, pricing).written()
     else:
         best = _with_cuts(flow, kept, order, pricing)
+    if sums and order != "none":
+        best = best.or_if_cheaper(replace(best.draft, together=True).written())
     if widened and order != "none":
         best = _widened(_filled(best))
     return replace(

@@ -24,6 +24,7 @@ from upscale.flow.domain import (
     Select,
     Step,
 )
+from upscale.planning.ahead import Ahead
 from upscale.planning.families import Orders, Want
 from upscale.planning.layouts import Found, Layouts, rooted
 from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
@@ -40,7 +41,11 @@ MOST_ZEROS = 8
 
 
 class Planner:
-    """Writes a plan: one pass over the steps, with what each needs laid out and fetched."""
+    """Writes a plan: one pass over the steps, with what each needs laid out and fetched.
+
+    Sums whose operands lack different channels are put `together` where others read them and
+    other sums select from them; else each fetches what it wants from the operands.
+    """
 
     def __init__(
         self,
@@ -51,10 +56,12 @@ class Planner:
         orders: Orders,
         order: str,
         pricing: Pricing,
+        *,
+        together: bool = False,
     ) -> None:
         self._flow, self._live, self._kept, self._order = flow, live, kept, order
-        self._orders, self._pricing = orders, pricing
-        self.layouts = Layouts(flow)
+        self._orders, self._pricing, self._together = orders, pricing, together
+        self.layouts, self._ahead = Layouts(flow), Ahead(flow, live)
         self.price = 0.0
         self._readers: dict[Line, list[Want]] = defaultdict(list)
         for want in wants:
@@ -130,8 +137,10 @@ class Planner:
     def _pays_to_join(self, relation: Select) -> bool:
         """Whether to build a concatenation once for all its readers, not once for each."""
         readers = self._readers[relation.out]
-        if len(relation.reads) < 2 or not all(want.executed for want in readers):
+        if len(relation.reads) < 2:
             return False
+        if not all(want.executed for want in readers):
+            return self._together and not relation.joined and len(readers) > 1
         if self._order == "none":
             return True
         layout = self.layouts.arrange(relation.out, np.flatnonzero(self._live.lines[relation.out]))
@@ -256,7 +265,11 @@ class Planner:
         live = self._live.lines[relation.out]
         if relation.channelwise and len(columns) and relation.read in self._flow.classes:
             return self.layouts.arrange(relation.read, np.flatnonzero(live))
-        return self._ranked(relation.out, free=relation.groups == 1 or relation.channelwise)
+        free = relation.groups == 1 or relation.channelwise
+        layout = self._ranked(relation.out, free=free)
+        if self._order == "none" or not free or relation.out in self._nested:
+            return layout
+        return self._ahead.order(relation.out, layout, self.layouts)
 
     def _ranked(self, line: Line, *, free: bool) -> Positions:
         """The layout of a line that is made here: in the order found for its channels."""
