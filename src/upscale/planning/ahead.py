@@ -88,7 +88,10 @@ class Ahead:
         ]
 
     def _met(self, line: Line, wanted: Positions, layouts: Layouts) -> Positions | None:
-        """Wanted positions in the order in which they lie, if that is known yet."""
+        """Wanted positions in the order in which they lie, if that is known yet.
+
+        What the model itself puts together can be put together in any order.
+        """
         there = wanted
         while not layouts.knows(line):
             if line not in self._parts:
@@ -97,6 +100,8 @@ class Ahead:
             nothing = (there < 0) | (part.operand[there] < 0)
             there = np.where(nothing, -1, part.position[there])
             (line,) = part.reads
+        if layouts.joins(line):
+            return None
         held = there >= 0
         arranged = layouts.arrange(line, np.unique(there[held]))
         place = np.full(len(there), len(arranged))
