@@ -1,6 +1,8 @@
-"""Writes in place that only `torch.export` captures: the export still equals the masked model."""
+"""Writes in place: the export still equals the masked model, and writes where the model does."""
 
 from __future__ import annotations
+
+import operator
 
 import pytest
 import torch
@@ -72,3 +74,61 @@ def test_an_export_equals_the_masked_model_where_memory_is_shared(kind: type[nn.
     for shape in ((1, 3, 12, 12), (3, 3, 16, 16)):
         example = Example.of(torch.randn(shape))
         assert compare(exported, masked, example).relative_error <= 1e-10
+
+
+class Augmented(nn.Module):
+    """Writes into what is of no other use, and into what is read later, by that name or another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = conv(3, 6), conv(6, 6), conv(6, 6), conv(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        first = self.b(x)
+        first += x
+        second = torch.sigmoid(self.c(first))
+        second -= first
+        third = self.d(second)
+        view = third[:, :3]
+        same = third
+        same += second
+        return torch.cat((same, self.d(third), view), 1)
+
+
+def test_an_augmented_assignment_is_seen_by_all_that_share_the_memory() -> None:
+    torch.manual_seed(0)
+    model = calm(Augmented()).double()
+    example = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    for seed in range(3):
+        selection = random_selection(model, 0.25, seed)
+        exported = upscale.export(model, upscale.plan(model, example, selection))
+        masked = upscale.mask(model, selection)
+        assert compare(exported, masked, Example.of(example)).relative_error < 1e-10
+
+
+class Branches(nn.Module):
+    """Adds to a branch in place, and in training that is fine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = conv(3, 6), conv(6, 6), conv(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        first = self.b(x)
+        first += x
+        return torch.sigmoid(self.c(first)) + first
+
+
+def test_an_augmented_assignment_writes_where_that_is_safe_to_run_and_to_train() -> None:
+    torch.manual_seed(0)
+    model = calm(Branches()).double()
+    example = torch.randn(2, 3, 8, 8, dtype=torch.float64, requires_grad=True)
+    selection = random_selection(model, 0.25, 0)
+    exported = upscale.export(model, upscale.plan(model, example.detach(), selection))
+    written = [node.args[0] for node in exported.graph.nodes if node.target is operator.iadd]
+    assert [str(node) for node in written] == ["b"]
+    (ours,) = torch.autograd.grad(exported(example).sum(), example)
+    (expected,) = torch.autograd.grad(upscale.mask(model, selection)(example).sum(), example)
+    assert torch.allclose(ours, expected)

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture.attention import is_plain_self_attention, self_attention
+from upscale.capture.augmented import AugmentedProxy, put_writes_back
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
 from upscale.errors import ExampleError
@@ -73,6 +74,7 @@ def trace_symbolically(model: nn.Module, example: Example) -> Traced:
     except Exception:  # the model's own code runs on proxies and may raise anything
         graph = _Tracer(proxy_buffers=False).trace(twin, concrete_args=fixed or None)
     _drop_fixed_inputs(graph, free)
+    put_writes_back(graph, twin)
     added = (set(vars(twin)) | set(twin._buffers)) - before
     constants = {n for n in added if isinstance(getattr(twin, n), Tensor)}
     return Traced(graph, {name: getattr(twin, name) for name in sorted(constants)}, "symbolic")
@@ -140,6 +142,9 @@ class _Tracer(fx.Tracer):
         if parametrize.is_parametrized(m):
             return False
         return bool(super().is_leaf_module(m, module_qualified_name))
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return AugmentedProxy(node, self)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from upscale.capture import Captured, Observed
+from upscale.capture import AUGMENTED, Captured, Observed
 from upscale.capture.questions import (
     asks_property,
     asks_rank,
@@ -22,6 +22,7 @@ from upscale.planning import Edge, Piece, Plan, Spread, Sum, added, alone, compu
 from upscale.rewrite.gather import Gather, Infill
 from upscale.rewrite.guards import write_out_guards
 from upscale.rewrite.weights import Cutter
+from upscale.rewrite.writes import keep_apart, write_again
 
 # Where functional convolutions take their number of groups.
 GROUPS_ARGUMENT = 6
@@ -66,6 +67,7 @@ class _Writer:
         self._views: set[fx.Node] = set()
         self._written: list[fx.Node] = []
         self._writers: list[tuple[fx.Node, list[fx.Node]]] = []
+        self._augmented: list[fx.Node] = []
         self._joins = {edge.node: edge for edge in plan.joins}
         # What the model has no value of, by what has as many axes.
         self._like = {each.made: captured.observed[node].result for node, each in plan.sums.items()}
@@ -101,10 +103,11 @@ class _Writer:
     def finish(self) -> fx.GraphModule:
         write_out_guards(self._graph, self._captured.extras)
         self._graph.eliminate_dead_code(self._has_effect)
-        self._keep_writes_apart()
+        keep_apart(self._graph, self._writers, self._views)
         self._graph.lint()
         used = {str(n.target) for n in self._graph.nodes if n.op in ("call_module", "get_attr")}
         held = {path: thing for path, thing in self._held.items() if path in used}
+        write_again(self._graph, self._augmented, self._views, held)
         held = self._without_clashes(held)
         module = fx.GraphModule(held, self._graph, self._captured.name)
         module.training = self._captured.training
@@ -138,6 +141,7 @@ class _Writer:
             parts = tuple(self._read(node.name, part) for part in described.parts)
             added = self._graph.create_node("call_function", torch.add, parts, name=node.name)
             self._values[self._computed(described.made)] = lambda: added
+            self._note(node, added)
         if described.whole in self._joins:
             edge = self._joins[described.whole]
             joined = self._fetch(edge)
@@ -181,10 +185,16 @@ class _Writer:
         if (observed.is_view and not observed.writes) or node.op == "placeholder":
             self._views.add(new)
         self._bind(node, new, observed.result)
+        self._note(node, new)
         if self._written:
             self._writers.append((new, self._written))
         if node.name in self._gated:
             self._add_gate(observed.result, self._gated[node.name])
+
+    def _note(self, node: fx.Node, new: fx.Node) -> None:
+        """Remember what the model wrote as an augmented assignment."""
+        if AUGMENTED in node.meta:
+            self._augmented.append(new)
 
     def _add_gate(self, value: str, weight: str) -> None:
         """Add what a gate gives for channels that a layer does not read."""
@@ -345,26 +355,6 @@ class _Writer:
         if axis in asked.fixed:
             return asked.fixed[axis]
         return self._graph.call_method("size", (self._values[asked.anchor](), asked.axes[axis]))
-
-    # Writes in place.
-
-    def _keep_writes_apart(self) -> None:
-        """Where a node writes into memory that is read later, let it write into a copy."""
-        place = {node: index for index, node in enumerate(self._graph.nodes)}
-        for writer, written in self._writers:
-            for operand in written if writer in place else ():
-                if operand in self._views or self._read_after(operand, writer, place):
-                    with self._graph.inserting_before(writer):
-                        copied = self._graph.call_method("clone", (operand,))
-                    writer.replace_input_with(operand, copied)
-
-    def _read_after(self, node: fx.Node, writer: fx.Node, place: dict[fx.Node, int]) -> bool:
-        return any(
-            place.get(user, 0) > place[writer]
-            or (user in self._views and self._read_after(user, writer, place))
-            for user in node.users
-            if user is not writer
-        )
 
 
 def _reads_bits(observed: Observed) -> bool:
