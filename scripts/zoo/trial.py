@@ -244,14 +244,15 @@ def least_seen(exported: nn.Module, inputs: Tensor, seed: int) -> float:
     generator = random.Random(seed)
     inputs = inputs.double()
     plain = exported(inputs)
-    swappable = [layer for layer in layers(exported).values() if len(weight_of(layer)) > 1]
+    rows = {layer: rows_of(layer) for layer in layers(exported).values()}
+    swappable = [layer for layer in rows if len(rows[layer]) > 1]
     last = len(swappable) - 1
     chosen = {round(at * last / (SWAPPED_LAYERS - 1)) for at in range(SWAPPED_LAYERS)}
     least = float("inf")
     for layer in (swappable[at] for at in sorted(chosen)):
         seen = 0.0
         for _ in range(SWAPS):
-            one, other = generator.sample(range(len(weight_of(layer))), 2)
+            one, other = generator.sample(rows[layer], 2)
             swap_rows(layer, one, other)
             seen = max(seen, float((exported(inputs) - plain).abs().max() / plain.abs().max()))
             swap_rows(layer, one, other)
@@ -259,6 +260,11 @@ def least_seen(exported: nn.Module, inputs: Tensor, seed: int) -> float:
                 break
         least = min(least, seen)
     return least
+
+
+def rows_of(layer: nn.Module) -> list[int]:
+    """The rows of a layer's weight that are not zero, as those of masked outputs are."""
+    return torch.nonzero(weight_of(layer).flatten(1).any(1)).flatten().tolist()
 
 
 @torch.no_grad()
