@@ -1,6 +1,6 @@
 """Capture: from a model and an example to a graph and the record of one run of it."""
 
-from upscale.capture.augmented import AUGMENTED, WRITES
+from upscale.capture.augmented import AUGMENTED, FRESH_MODULES, WRITES
 from upscale.capture.capturing import capture
 from upscale.capture.norms import find_norms
 from upscale.capture.record import Call, Captured, Example, Observed, Ref, TensorInfo
@@ -8,6 +8,7 @@ from upscale.capture.tracing import two_of_each
 
 __all__ = [
     "AUGMENTED",
+    "FRESH_MODULES",
     "WRITES",
     "Call",
     "Captured",

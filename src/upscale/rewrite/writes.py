@@ -7,20 +7,14 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
-from upscale.capture import WRITES
+from upscale.capture import FRESH_MODULES, WRITES
 from upscale.rewrite.gather import Gather, Infill
 
 INTO: dict[Any, Any] = {**WRITES, torch.add: operator.iadd}
 # What always makes a tensor of its own, and does not need it again to train.
-FRESH = (
-    nn.modules.conv._ConvNd,
-    nn.modules.batchnorm._BatchNorm,
-    nn.Linear,
-    Gather,
-    Infill,
-)
+FRESH = (*FRESH_MODULES, Gather, Infill)
 
 
 def keep_apart(
