@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz roundtrips sweeps tuning paper-quick bench docs pictures weights clean
+.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz roundtrips sweeps tuning paper-quick paper bench docs pictures weights clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
@@ -79,6 +79,14 @@ paper-quick: $(STAMP)  ## every script of paper/, end to end, with few settings 
 	  $(BIN)/python -m paper.$$script --quick --records build/paper/records.sqlite --figures build/paper; \
 	done
 	@echo "== train_subjects"; $(BIN)/python -m paper.train_subjects --quick
+
+# Into the repository: records, figures, and the tables that docs/paper.md shows.
+paper: $(STAMP)  ## every script of paper/ in full; what has a record is not measured again (hours)
+	@set -e; mkdir -p build/paper; for script in $(SCRIPTS); do \
+	  echo "== $$script"; \
+	  $(BIN)/python -m paper.$$script --images 1000 > build/paper/$$script.md; \
+	  mv build/paper/$$script.md paper/results/$$script.md; \
+	done
 
 bench: $(STAMP)  ## seconds to plan and export, and what the ordering solver finds
 	$(BIN)/python benchmarks/export.py

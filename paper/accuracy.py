@@ -17,6 +17,7 @@ from paper.common import (
     STEPS,
     Found,
     by_criterion,
+    criteria_of,
     measure,
     name_of,
     paper_number,
@@ -50,7 +51,7 @@ def grids(
             "side": side,
             "metric": "accuracy",
         }
-        found += by_criterion(settings, ["l1", "lamp"] if arguments.quick else CRITERIA)
+        found += by_criterion(settings, criteria_of(arguments, quick=("l1", "lamp")))
     return found
 
 

@@ -17,7 +17,13 @@ from torch.utils.data import Dataset
 from benchmarks.cifar import images, trained
 
 DATA = Path(os.environ.get("UPSCALE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-TEST, TRAIN, SAMPLE, BATCH = 10_000, 20_000, 500, 250
+TEST, TRAIN, PART, SAMPLE, BATCH = 10_000, 20_000, 1_000, 500, 250
+# Where test images are found, by how many.
+TESTS = {
+    TEST: "paper.cifar:test",
+    PART: "paper.cifar:part_of_test",
+    SAMPLE: "paper.cifar:some_test",
+}
 
 resnet20 = partial(trained, 20, DATA)
 resnet56 = partial(trained, 56, DATA)
@@ -32,6 +38,11 @@ def resnets() -> list[str]:
 def test() -> list[tuple[Tensor, Tensor]]:
     """All test images, in the order of a seed."""
     return _batches("test", TEST)
+
+
+def part_of_test() -> list[tuple[Tensor, Tensor]]:
+    """The first 1,000 of the test images."""
+    return _batches("test", PART)
 
 
 def some_test() -> list[tuple[Tensor, Tensor]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paper import cifar
 from upscale.cli.progress import Progress
 from upscale.sweep import Cell, Grid, Record, read_records, run
 from upscale.sweep.pace import Pace
@@ -49,6 +50,14 @@ def parse(about: str | None) -> argparse.Namespace:
         default=os.environ.get("UPSCALE_IMAGENET"),
         help="a folder with train/CLASS/* and val/CLASS/*; without it accuracy is CIFAR-10's",
     )
+    parser.add_argument("--models", type=_names, metavar="A,B", help="only these of its models")
+    parser.add_argument("--criteria", type=_names, metavar="A,B", help="only these")
+    parser.add_argument(
+        "--images",
+        type=int,
+        choices=cifar.TESTS,
+        help="how many test images of CIFAR-10 accuracy is measured on",
+    )
     parser.add_argument("--on", choices=PLACES, default="local")
     parser.add_argument("--workers", type=int)
     parser.add_argument("--address")
@@ -63,6 +72,33 @@ def parse(about: str | None) -> argparse.Namespace:
         # Workers find the images by it.
         os.environ["UPSCALE_IMAGENET"] = str(arguments.imagenet)
     return arguments
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def chosen(asked: Sequence[str] | None, there: Sequence[str], *, few: Sequence[str]) -> list[str]:
+    """What was asked for of what there is, or a few of it if nothing was."""
+    if asked is None:
+        return list(few)
+    found = [name for name in there if name in asked]
+    if not found:
+        raise SystemExit(f"There is no {' or '.join(asked)} here; there is {', '.join(there)}.")
+    return found
+
+
+def criteria_of(
+    arguments: argparse.Namespace, *, quick: Sequence[str], trained: bool = True
+) -> list[str]:
+    """The criteria to measure: those asked for, or a few where it is quick, or all of the paper's.
+
+    Of a model that is not trained they all drop what a random draw would; two are enough, one
+    that drops as much of every layer and one that may drop more of some.
+    """
+    every = tuple(CRITERIA)
+    few = quick if arguments.quick else every if trained else ("l2", "lamp")
+    return chosen(arguments.criteria, every, few=few)
 
 
 def by_criterion(settings: Mapping[str, Any], criteria: Iterable[str]) -> list[Grid]:

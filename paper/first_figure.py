@@ -3,7 +3,7 @@
 MobileNetV3-Small, shares of parameters up to 95% and beyond, every criterion of the paper: our
 export, the baseline (channels in place) and the unpruned model in one race, traced. The paper's
 baseline never gets below the unpruned model. Without ImageNet the weights are random, so that
-criteria drop what a random draw would.
+criteria drop what a random draw would, and two stand for all.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from paper.common import (
     STEPS,
     Found,
     by_criterion,
+    criteria_of,
     hardware,
     measure,
     paper_number,
@@ -43,7 +44,7 @@ def grids(arguments: argparse.Namespace) -> list[Grid]:
         "runtime": "torchscript",
         "runs": 5 if quick else 100,
     }
-    return by_criterion(settings, ["l2"] if quick else CRITERIA)
+    return by_criterion(settings, criteria_of(arguments, quick=("l2",), trained=trained))
 
 
 def rows(found: Found, tables: dict[str, Any]) -> Iterator[Sequence[Any]]:

@@ -1,9 +1,10 @@
 """Latency of ours, the baseline and zero-copy: `python -m paper.latency [--quick]`.
 
-The paper's models, every criterion, the amounts of its tables: all three exports and the unpruned
-model in one race, traced. Zero-copy is the bound on what any order can save; its outputs are wrong.
-The table shows each model's means over criteria and amounts, as shares of the baseline, so that
-ours can be held against the paper's GPU; `paper.tables` prints every setting.
+The paper's models, every criterion (two, where the models are not trained), the amounts of its
+tables: all three exports and the unpruned model in one race, traced. Zero-copy is the bound on
+what any order can save; its outputs are wrong. The table shows each model's means over criteria and
+amounts, as shares of the baseline, so that ours can be held against the paper's GPU; `paper.tables`
+prints every setting.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from paper.common import (
     PAPER_HARDWARE,
     Found,
     by_criterion,
+    chosen,
+    criteria_of,
     hardware,
     measure,
     name_of,
@@ -39,7 +42,7 @@ STYLES = {"ours": OURS, "baseline": OTHER, "zero_copy": BOUND}
 def grids(arguments: argparse.Namespace) -> list[Grid]:
     """A race for every model, criterion and amount."""
     quick, trained = arguments.quick, arguments.imagenet is not None
-    names = ("squeezenet1_1",) if quick else MODELS
+    names = chosen(arguments.models, MODELS, few=("squeezenet1_1",) if quick else MODELS)
     settings: dict[str, Any] = {
         "model": [f"paper.imagenet:{n}" if trained else f"torchvision:{n}" for n in names],
         "sample": "paper.imagenet:sample" if trained else "paper.imagenet:noise",
@@ -49,7 +52,7 @@ def grids(arguments: argparse.Namespace) -> list[Grid]:
         "runtime": "torchscript",
         "runs": 5 if quick else 100,
     }
-    return by_criterion(settings, ["l1"] if quick else CRITERIA)
+    return by_criterion(settings, criteria_of(arguments, quick=("l1",), trained=trained))
 
 
 def rows(found: Found, tables: Mapping[str, Any]) -> Iterator[Sequence[Any]]:

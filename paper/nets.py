@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paper import cifar, subjects
+from paper.common import chosen
 
 IMAGENET = (
     *("densenet121", "efficientnet_b1", "efficientnet_b3", "efficientnet_v2_s", "mnasnet1_3"),
@@ -41,12 +42,14 @@ def nets(arguments: argparse.Namespace) -> list[Net]:
     quick = arguments.quick
     if arguments.imagenet is not None:
         data = "paper.imagenet:some_validation" if quick else "paper.imagenet:validation"
-        names = ("mobilenet_v3_small",) if quick else IMAGENET
+        names = chosen(
+            arguments.models, IMAGENET, few=("mobilenet_v3_small",) if quick else IMAGENET
+        )
         return [
             Net(name, f"paper.imagenet:{name}", "1,3,224,224", data, "paper.imagenet:sample")
             for name in names
         ]
-    data = "paper.cifar:some_test" if quick else "paper.cifar:test"
+    data = cifar.TESTS[_count(arguments)]
     found = [f"paper.cifar:{name}" for name in cifar.resnets()]
     found += [f"paper.subjects:{name}" for name in subjects.trained_names()]
     if not found:
@@ -54,12 +57,21 @@ def nets(arguments: argparse.Namespace) -> list[Net]:
             "No trained network is there: let UPSCALE_DATA name a folder of them, train some with "
             "`python -m paper.train_subjects`, or give a folder of ImageNet with --imagenet."
         )
+    models = {model.rpartition(":")[2]: model for model in found}
+    there = list(models)
     return [
-        Net(model.rpartition(":")[2], model, "1,3,32,32", data, "paper.cifar:sample")
-        for model in (found[:1] if quick else found)
+        Net(name, models[name], "1,3,32,32", data, "paper.cifar:sample")
+        for name in chosen(arguments.models, there, few=there[:1] if quick else there)
     ]
 
 
 def images_of(arguments: argparse.Namespace) -> str:
     """What accuracies are of, for a header."""
-    return "CIFAR-10" if arguments.imagenet is None else "ImageNet"
+    if arguments.imagenet is not None:
+        return "ImageNet"
+    count = _count(arguments)
+    return "CIFAR-10" if count == cifar.TEST else f"CIFAR-10, {count:,} images"
+
+
+def _count(arguments: argparse.Namespace) -> int:
+    return arguments.images or (cifar.SAMPLE if arguments.quick else cifar.TEST)

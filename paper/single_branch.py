@@ -9,11 +9,21 @@ which channels go makes no difference here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
-from paper.common import PAPER_HARDWARE, Found, hardware, measure, paper_tables, parse, table
+from paper.common import (
+    PAPER_HARDWARE,
+    Found,
+    chosen,
+    hardware,
+    measure,
+    paper_tables,
+    parse,
+    table,
+)
 from paper.drawing import draw_bars
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
@@ -72,7 +82,7 @@ def _convolutions(trial: Trial) -> dict[str, Any]:
 convolutions = Metric(_convolutions, selects=False)
 
 
-def grids(models: tuple[str, ...], runs: int) -> list[Grid]:
+def grids(models: Sequence[str], runs: int) -> list[Grid]:
     """What is counted, and what is pruned as far as it goes and measured."""
     own = {"model": [f"torchvision:{name}" for name in models]}
     far = {"amount": NEARLY_ALL, "segments": ["single-branch", "all"], "constraint": "segment"}
@@ -100,7 +110,8 @@ def shares(found: Found, model: str) -> dict[str, float]:
 def main() -> int:
     """Measure and print."""
     arguments = parse(__doc__)
-    models = QUICK if arguments.quick else tuple(YEARS)
+    every = tuple(YEARS)
+    models = chosen(arguments.models, every, few=QUICK if arguments.quick else every)
     found = measure(arguments, grids(models, runs=5 if arguments.quick else 100))
     theirs = paper_tables(arguments).get("headlines", {}).get("single_branch_share", {})
     columns = ("convolutions", "macs", "latency", "macs of all", "latency of all")

@@ -1,8 +1,9 @@
 """Accuracy against MACs and latency, single-branch and all: `python -m paper.tradeoff [--quick]`.
 
 Pruning by L2, of channels in single-branch segments alone and of channels in all of them: top-1
-as it is and after one epoch of fine-tuning (extra `tune`; left out where it is not installed),
-against the multiply-accumulates and the latency of the traced export. Amounts are shares of the
+as it is and, of the models that the paper fine-tunes or their small kin, after one epoch of
+fine-tuning (extra `tune`; left out where it is not installed), against the multiply-accumulates and
+the latency of the traced export. Amounts are shares of the
 channels that may go. The paper's numbers, of ImageNet, stand beside those of the same model.
 """
 
@@ -28,6 +29,7 @@ PAPER_NAMES = {
     "mobilenet_v3_small": "MobileNetV3-Small",
     "mobilenet_v3_large": "MobileNetV3-Large",
 }
+TUNED_MODELS = (*PAPER_NAMES, "resnet20", "mobilenet_v3")
 
 Points = dict[tuple[str, str, float], dict[str, float]]
 
@@ -48,7 +50,7 @@ def grids(arguments: argparse.Namespace) -> list[Grid]:
             Grid({**settings, "metric": ["accuracy", "macs"]}),
             Grid({**settings, **timed, "runs": 5 if arguments.quick else 100}),
         ]
-        if can_tune():
+        if can_tune() and net.name in TUNED_MODELS:
             own = {"amount": [0.3] if arguments.quick else list(TUNED_AMOUNTS), "metric": TUNED}
             found.append(Grid({**settings, **own}))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from paper import (
     tradeoff,
 )
 from paper.cifar import Shaken
-from paper.common import STEPS, paper_number, table
+from paper.common import STEPS, chosen, paper_number, table
 from paper.train_subjects import train
 from upscale.sweep import Cell, Trial
 from upscale.sweep.metrics import metric_of
@@ -58,7 +59,9 @@ TABLES: dict[str, Any] = {
 
 
 def told(*, quick: bool = False, imagenet: Path | None = None) -> argparse.Namespace:
-    return argparse.Namespace(quick=quick, imagenet=imagenet)
+    return argparse.Namespace(
+        quick=quick, imagenet=imagenet, models=None, criteria=None, images=None
+    )
 
 
 def test_a_resnets_single_branch_convolutions_are_the_first_of_each_block() -> None:
@@ -86,6 +89,27 @@ def test_every_grid_has_cells(
     for script in scripts:
         assert all(grid.cells() for grid in script.grids(arguments)), script.__name__
     assert all(grid.cells() for grid in single_branch.grids(("resnet18",), runs=5))
+
+
+def test_a_script_measures_what_it_is_asked_for_of_what_there_is() -> None:
+    assert chosen(None, ("a", "b", "c"), few=("b",)) == ["b"]
+    assert chosen(("c", "a"), ("a", "b", "c"), few=("b",)) == ["a", "c"]
+    with pytest.raises(SystemExit, match="no d here; there is a, b"):
+        chosen(("d",), ("a", "b"), few=())
+
+
+def test_fewer_test_images_are_other_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nets.cifar, "resnets", lambda: ["resnet20"])
+    few, every = told(), told()
+    few.images = 1000
+    assert not {*cells(accuracy, few)} & {*cells(accuracy, every)}
+    assert nets.images_of(few) == "CIFAR-10, 1,000 images"
+    assert nets.images_of(every) == "CIFAR-10"
+
+
+def cells(script: Any, arguments: argparse.Namespace) -> Iterator[Cell]:
+    for grid in script.grids(arguments):
+        yield from grid.cells()
 
 
 def test_accuracy_is_measured_in_steps_of_two_and_a_half_percent() -> None:
