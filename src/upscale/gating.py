@@ -15,7 +15,7 @@ from upscale.channels import Positions
 from upscale.constants import NORMS, Known, Scaled, find_scaled, pads
 from upscale.errors import PlanError
 from upscale.flow.domain import ChannelFlow, Line, Pass, Reduce, Step, relation_reads
-from upscale.layers import KINDS, computes_weight
+from upscale.layers import KINDS, computes_weight, stock_class
 from upscale.planning import Gating, columns_read, gated_weight, read_gates
 from upscale.segments import columns_kept, find_live
 
@@ -172,7 +172,7 @@ class _Finder:
         call = self._call(step, relation.out)
         scales = call.op in NORMS and not call.argument("training")
         own = isinstance(norm, _BatchNorm) and norm.running_var is not None
-        stock = type(norm).forward.__module__.startswith("torch.nn.modules")
+        stock = stock_class(norm) is not None
         plain = stock and not norm._forward_hooks and relation.out.axis == line.axis
         return step if scales and own and plain else None
 

@@ -38,14 +38,46 @@ def columns(layer: nn.Module) -> int:
     return int(weight_of(layer).shape[column_axis(layer)])
 
 
+# What a class may say anew and still compute as the class that it derives from.
+HARMLESS = {"reset_parameters", "extra_repr"}
+CALLING = {"__call__", "__getattr__", "__getattribute__"}
+
+
+def stock_class(module: nn.Module) -> type[nn.Module] | None:
+    """The class of torch's own that a module computes as, if it does: its own, or one before it.
+
+    A class that derives from torch's may construct itself otherwise, and have methods of its own.
+    """
+    kinds = type(module).__mro__
+    place = next(
+        at for at, kind in enumerate(kinds) if kind.__module__.startswith("torch.nn.modules.")
+    )
+    stock: type[nn.Module] = kinds[place]
+    used = {name for name in dir(stock) if not name.startswith("__")} - HARMLESS | CALLING
+    used |= {*module._parameters, *module._buffers, *vars(module)}
+    own = {name for kind in kinds[:place] for name in vars(kind)}
+    patched = "forward" in vars(module) or "_conv_forward" in vars(module)
+    return None if own & used or patched else stock
+
+
+def as_stock(layer: nn.Module) -> nn.Module:
+    """The layer as one of torch's own class, if it computes as that; changed in place."""
+    stock = stock_class(layer)
+    if stock is not None and stock is not type(layer):
+        plain = stock(1, 1) if stock is nn.Linear else stock(1, 1, 1)
+        for name in vars(layer).keys() - vars(plain).keys():
+            delattr(layer, name)
+        layer.__class__ = stock
+    return layer
+
+
 def computes_weight(layer: nn.Module) -> bool:
     """Whether a layer may use another weight than the one it stores.
 
     So do parametrised layers and those whose class has a forward of its own, such as weight
     standardisation. Zeroing what they store would change what they compute from it.
     """
-    stock = type(layer).forward.__module__.startswith("torch.nn.modules")
-    return not stock or "weight" not in layer._parameters
+    return stock_class(layer) is None or "weight" not in layer._parameters
 
 
 def weight_names(model: nn.Module) -> dict[str, str]:

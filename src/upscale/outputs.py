@@ -10,13 +10,19 @@ import numpy as np
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture import Call, Captured, Observed
+from upscale.capture import Call, Captured, Observed, home
 from upscale.channels import Positions, positions
 from upscale.constants import Known, pads
 from upscale.errors import PlanError, SelectionError
 from upscale.flow.domain import ChannelFlow, Line, Reduce, Step
 from upscale.flow.walk import tensors
-from upscale.layers import KINDS, column_axis, computes_weight, parameter_names
+from upscale.layers import (
+    KINDS,
+    column_axis,
+    computes_weight,
+    parameter_names,
+    stock_class,
+)
 from upscale.planning import Folding, Plan
 from upscale.segments import columns_kept
 
@@ -51,7 +57,7 @@ def place_masks(model: nn.Module, captured: Captured, gone: Mapping[str, tuple[i
     readers: dict[str, list[nn.Module | None]] = defaultdict(list)
     called = set()
     for node in captured.graph.nodes:
-        module = modules.get(str(node.target)) if node.op == "call_module" else None
+        module = modules.get(home(node))
         called.add(id(module))
         for value in _parameters_read(captured.observed[node.name]):
             readers[value].append(module)
@@ -101,7 +107,7 @@ def _lines(module: nn.Module, names: Mapping[int, str]) -> tuple[Line, ...]:
             return ()
         rows = Line(f"@{names[id(weight)]}", 1 - column_axis(module))
         return (rows,) if bias is None else (rows, Line(f"@{names[id(bias)]}", 0))
-    if type(module).forward.__module__.startswith("torch.nn.modules") and bias is not None:
+    if stock_class(module) is not None and bias is not None:
         return tuple(Line(f"@{names[id(tensor)]}", 0) for tensor in (weight, bias))
     return ()
 

@@ -4,7 +4,7 @@ from upscale.capture.augmented import AUGMENTED, FRESH_MODULES, WRITES
 from upscale.capture.capturing import capture
 from upscale.capture.norms import find_norms
 from upscale.capture.record import Call, Captured, Example, Observed, Ref, TensorInfo
-from upscale.capture.tracing import two_of_each
+from upscale.capture.tracing import home, two_of_each
 
 __all__ = [
     "AUGMENTED",
@@ -18,5 +18,6 @@ __all__ = [
     "TensorInfo",
     "capture",
     "find_norms",
+    "home",
     "two_of_each",
 ]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter, defaultdict
 from typing import Any
 
 from torch import fx, nn
 
 from upscale.capture.record import Example
-from upscale.capture.tracing import trace_symbolically
+from upscale.capture.tracing import trace_symbolically, trace_without_example
 from upscale.errors import SelectionError
 from upscale.layers import layers
 
@@ -43,9 +42,7 @@ def _graph(model: nn.Module, example: Any) -> fx.Graph:
     try:
         if example is not None:
             return trace_symbolically(model, Example.of(example)).graph
-        taken = inspect.signature(model.forward).parameters.values()
-        fixed = {p.name: p.default for p in taken if p.default is not p.empty}
-        return fx.Tracer().trace(model, concrete_args=fixed or None)
+        return trace_without_example(model)
     except Exception as error:  # tracing runs the caller's code, which may raise anything
         raise SelectionError(
             f"{type(model).__name__} cannot be traced to find its layers' BatchNorms; "

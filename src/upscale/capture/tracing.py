@@ -18,7 +18,7 @@ from upscale.capture.augmented import AugmentedProxy, put_writes_back
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
 from upscale.errors import ExampleError
-from upscale.layers import copied
+from upscale.layers import KINDS, copied, stock_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +66,41 @@ def trace_symbolically(model: nn.Module, example: Example) -> Traced:
         if any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
     }
     fixed = {name: value for name, value in bound.arguments.items() if name not in free}
-    # A twin that shares the parameters: tracing may set attributes on what it traces.
-    twin = copied(model, {id(t): t for t in (*model.parameters(), *model.buffers())})
+    twin = _twin(model)
     before = set(vars(twin)) | set(twin._buffers)
-    try:
-        graph = _Tracer(proxy_buffers=True).trace(twin, concrete_args=fixed or None)
-    except Exception:  # the model's own code runs on proxies and may raise anything
-        graph = _Tracer(proxy_buffers=False).trace(twin, concrete_args=fixed or None)
+    graph = _trace(twin, fixed)
     _drop_fixed_inputs(graph, free)
     put_writes_back(graph, twin)
     added = (set(vars(twin)) | set(twin._buffers)) - before
     constants = {n for n in added if isinstance(getattr(twin, n), Tensor)}
     return Traced(graph, {name: getattr(twin, name) for name in sorted(constants)}, "symbolic")
+
+
+def trace_without_example(model: nn.Module) -> fx.Graph:
+    """Trace with `torch.fx`, inputs that have a default at it."""
+    taken = inspect.signature(model.forward).parameters.values()
+    return _trace(_twin(model), {p.name: p.default for p in taken if p.default is not p.empty})
+
+
+def _twin(model: nn.Module) -> nn.Module:
+    """A twin that shares the parameters: tracing may set attributes on what it traces."""
+    return copied(model, {id(t): t for t in (*model.parameters(), *model.buffers())})
+
+
+def _trace(model: nn.Module, fixed: dict[str, Any]) -> fx.Graph:
+    try:
+        return _Tracer(proxy_buffers=True).trace(model, concrete_args=fixed or None)
+    except Exception:  # the model's own code runs on proxies and may raise anything
+        return _Tracer(proxy_buffers=False).trace(model, concrete_args=fixed or None)
+
+
+def home(node: fx.Node) -> str | None:
+    """The innermost module that a node is part of: the one it calls, or that it was traced in."""
+    if node.op == "call_module":
+        return str(node.target)
+    around = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
+    # A module that is called again has the number of the call in its path.
+    return around[-1].partition("@")[0] if around else None
 
 
 def trace_by_export(model: nn.Module, example: Example, *, functional: bool = False) -> Traced:
@@ -132,7 +155,10 @@ def _let_views_copy(graph: fx.Graph) -> None:
 
 
 class _Tracer(fx.Tracer):
-    """Looks into self-attention and into layers whose weight a parametrisation computes."""
+    """Looks into self-attention and into layers whose weight a parametrisation computes.
+
+    A layer of a class that derives from torch's and computes as it does is not looked into.
+    """
 
     def __init__(self, *, proxy_buffers: bool) -> None:
         super().__init__()
@@ -141,6 +167,8 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if parametrize.is_parametrized(m):
             return False
+        if isinstance(m, KINDS) and stock_class(m) is not None:
+            return True
         return bool(super().is_leaf_module(m, module_qualified_name))
 
     def proxy(self, node: fx.Node) -> fx.Proxy:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from upscale.channels import positions
 from upscale.layers import (
     KINDS,
+    as_stock,
     column_axis,
     computes_weight,
     copied,
@@ -65,7 +66,7 @@ class Cutter:
             self._tensor(tensor)
         module = copied(original, self._memo)
         if isinstance(original, KINDS):
-            self._raise_bias(module, original)
+            self._raise_bias(as_stock(module), original)
         if constant:
             return constant_layer(module)
         _fit(module, groups, width)
