@@ -8,9 +8,16 @@ from typing import Any
 from torch import fx, nn
 
 from upscale.capture.record import Example
-from upscale.capture.tracing import trace_symbolically, trace_without_example
+from upscale.capture.tracing import (
+    home,
+    trace_by_export,
+    trace_symbolically,
+    trace_without_example,
+)
 from upscale.errors import SelectionError
-from upscale.layers import layers
+from upscale.layers import computes_weight, layers
+
+BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
 def find_norms(model: nn.Module, example: Any = None) -> dict[str, tuple[str, ...]]:
@@ -19,16 +26,19 @@ def find_norms(model: nn.Module, example: Any = None) -> dict[str, tuple[str, ..
     A BatchNorm belongs to a layer if it reads nothing else, and if nothing else reads what the
     layer makes. A layer called several times has one after each call, or none counts.
     """
-    graph = _graph(model, example)
+    if not any(isinstance(module, BATCH_NORM) for module in model.modules()):
+        return {}
+    called = _called(_graph(model, example))
     modules = dict(model.named_modules(remove_duplicate=False))
     names = {id(module): name for name, module in reversed(modules.items())}
-    calls = Counter(id(modules[n.target]) for n in graph.nodes if n.op == "call_module")
+    calls = Counter(id(modules[name]) for name in called.values() if name in modules)
     after: dict[str, list[str | None]] = defaultdict(list)
-    own = layers(model)
-    for node in graph.nodes:
-        if node.op == "call_module" and node.target in own:
-            reader = next(iter(node.users)) if len(node.users) == 1 else None
-            after[node.target].append(_norm(reader, modules, calls))
+    own = {name: layer for name, layer in layers(model).items() if not computes_weight(layer)}
+    for node, name in called.items():
+        if name in own:
+            reader = called.get(next(iter(node.users))) if len(node.users) == 1 else None
+            once = reader in modules and calls[id(modules[reader])] == 1
+            after[name].append(reader if once and _is_norm(modules[str(reader)]) else None)
     found = {name: norms for name, norms in after.items() if None not in norms}
     return {
         other: tuple(str(norm) for norm in norms)
@@ -38,23 +48,37 @@ def find_norms(model: nn.Module, example: Any = None) -> dict[str, tuple[str, ..
     }
 
 
+def _called(graph: fx.Graph) -> dict[fx.Node, str]:
+    """The nodes that are calls of a module, each with its name.
+
+    Where a graph shows the operations of modules, those are that are a call's only one.
+    """
+    calls: dict[object, list[fx.Node]] = defaultdict(list)
+    for node in graph.nodes:
+        around = list(node.meta.get("nn_module_stack", ()))
+        if node.op == "call_module":
+            calls[node].append(node)
+        elif node.op == "call_function" and around:
+            calls[around[-1]].append(node)
+    alone = (nodes[0] for nodes in calls.values() if len(nodes) == 1)
+    return {node: name for node in alone if (name := home(node)) is not None}
+
+
 def _graph(model: nn.Module, example: Any) -> fx.Graph:
     try:
-        if example is not None:
+        if example is None:
+            return trace_without_example(model)
+        try:
             return trace_symbolically(model, Example.of(example)).graph
-        return trace_without_example(model)
-    except Exception as error:  # tracing runs the caller's code, which may raise anything
+        except Exception:  # tracing runs the caller's code, which may raise anything
+            return trace_by_export(model, Example.of(example).copied()).graph
+    except Exception as error:
+        hint = "pass example=, or make" if example is None else "make"
         raise SelectionError(
             f"{type(model).__name__} cannot be traced to find its layers' BatchNorms; "
-            "pass example=, or make the selection with after='layer'"
+            f"{hint} the selection with after='layer'"
         ) from error
 
 
-def _norm(reader: fx.Node | None, modules: dict[str, nn.Module], calls: Counter[int]) -> str | None:
-    """The name of a reader that is a BatchNorm called once."""
-    if reader is None or reader.op != "call_module":
-        return None
-    module = modules[str(reader.target)]
-    once = calls[id(module)] == 1
-    is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
-    return str(reader.target) if is_norm and once else None
+def _is_norm(module: nn.Module) -> bool:
+    return isinstance(module, BATCH_NORM) and type(module).__module__.startswith("torch.nn.")

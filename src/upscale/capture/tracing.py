@@ -99,8 +99,7 @@ def home(node: fx.Node) -> str | None:
     if node.op == "call_module":
         return str(node.target)
     around = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
-    # A module that is called again has the number of the call in its path.
-    return around[-1].partition("@")[0] if around else None
+    return around[-1] if around else None
 
 
 def trace_by_export(model: nn.Module, example: Example, *, functional: bool = False) -> Traced:
