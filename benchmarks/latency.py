@@ -280,7 +280,7 @@ def plot(records: list[Record], path: Path) -> None:
         axis.set_title(f"{memory}, random masks of 10, 25 and 50%, batch 1", fontsize=10)
         axis.set_ylabel("latency ÷ unpruned")
         axis.set_xticks([place + 0.25 for place in range(len(models))], models, rotation=35)
-    axes[0].legend(fontsize=8)
+    axes[0].legend(fontsize=8, ncols=4, loc="lower left")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
