@@ -207,7 +207,9 @@ def document(rows: list[dict[str, Any]], seed: int) -> str:
             "",
             f"Written by `python -m scripts.round_trips --seed {seed}` on "
             f"{datetime.date.today().isoformat()} with torch {torch.__version__}. Every layer "
-            "drops 25% of its columns at random. Cells are relative errors on a batch of "
+            "drops 25% of its columns at random. Weights are random, scaled so that outputs follow "
+            "inputs; where that leaves a model too rough for float32, as torchvision draws them. "
+            "Cells are relative errors on a batch of "
             f"{IMAGES}, for exports made with a batch of one; MiB is the size of the safetensors "
             "file, and *float32 itself* how far the masked model's own output is from float64's.",
             "",
