@@ -180,6 +180,11 @@ def mean(ratios: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
+def above(ratios: list[float]) -> float:
+    """The share of ratios above one."""
+    return sum(ratio > 1 for ratio in ratios) / len(ratios) if ratios else math.nan
+
+
 def show(record: Record) -> str:
     """A race in one line."""
     cell = record.cell
@@ -208,6 +213,7 @@ def summary(records: Iterable[Record]) -> list[str]:
         row(name, asked, mean(r.ours / r.zero_copy for r in own), len(own))
     every = [r.ours / r.unpruned for r in free]
     row("exported ÷ unpruned, worst row", "≤ 1.00", max(every, default=math.nan), len(every))
+    row("exported ÷ unpruned, share of rows above 1", "0", above(every), len(every))
     quarter = [r.ours / r.unpruned for r in free if r.cell.amount == 0.25]
     row("exported ÷ unpruned at 25%", "≤ 0.80", mean(quarter), len(quarter))
     last = [r.ours / r.gather for r in free if r.cell.format == "channels-last"]

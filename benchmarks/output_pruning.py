@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 
 import torch
 from torch import Tensor, nn
@@ -171,12 +172,16 @@ def findings(rows: Sequence[Row]) -> str:
     held = sum(row.holds for row in rows)
     fewest = min(rows, key=lambda row: row.removed)
     slowest = max(rows, key=lambda row: row.against_infill)
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        ratios.setdefault(row.memory_format, []).append(row.against_infill)
+    means = ", ".join(f"{geometric_mean(own):.3f} in {memory}" for memory, own in ratios.items())
     return (
         f"{held} of {len(rows)} rows have at least {LEAST_REMOVED:.0%} of the masked channels "
         f"removed and are faster than the baseline. Fewest removed: {fewest.removed:.1%} "
         f"({fewest.model}, {fewest.share:.0%}). Slowest beside the baseline: "
         f"{slowest.against_infill:.2f} ({slowest.model}, {slowest.share:.0%}, "
-        f"{slowest.memory_format})."
+        f"{slowest.memory_format}). Geometric means beside it: {means}."
     )
 
 

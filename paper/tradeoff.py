@@ -3,8 +3,8 @@
 Pruning by L2, of channels in single-branch segments alone and of channels in all of them: top-1
 as it is and, of the models that the paper fine-tunes or their small kin, after one epoch of
 fine-tuning (extra `tune`; left out where it is not installed), against the multiply-accumulates and
-the latency of the traced export. Amounts are shares of the
-channels that may go. The paper's numbers, of ImageNet, stand beside those of the same model.
+the latency of the traced export. Amounts are shares of the channels that may go. The paper's
+numbers, of ImageNet, stand beside those of the same model.
 """
 
 from __future__ import annotations

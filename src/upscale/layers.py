@@ -48,16 +48,19 @@ def stock_class(module: nn.Module) -> type[nn.Module] | None:
 
     A class that derives from torch's may construct itself otherwise, and have methods of its own.
     """
+    if "forward" in vars(module) or "_conv_forward" in vars(module):
+        return None
     kinds = type(module).__mro__
     place = next(
         at for at, kind in enumerate(kinds) if kind.__module__.startswith("torch.nn.modules.")
     )
     stock: type[nn.Module] = kinds[place]
+    if place == 0:
+        return stock
     used = {name for name in dir(stock) if not name.startswith("__")} - HARMLESS | CALLING
     used |= {*module._parameters, *module._buffers, *vars(module)}
     own = {name for kind in kinds[:place] for name in vars(kind)}
-    patched = "forward" in vars(module) or "_conv_forward" in vars(module)
-    return None if own & used or patched else stock
+    return None if own & used else stock
 
 
 def as_stock(layer: nn.Module) -> nn.Module:
