@@ -80,11 +80,12 @@ paper-quick: $(STAMP)  ## every script of paper/, end to end, with few settings 
 	done
 	@echo "== train_subjects"; $(BIN)/python -m paper.train_subjects --quick
 
-# Into the repository: records, figures and tables.
+# Into the repository: records, figures and tables. IMAGES: how many test images accuracy is of.
+IMAGES ?= 1000
 paper: $(STAMP)  ## every script of paper/ in full; what has a record is not measured again (hours)
 	@set -e; mkdir -p build/paper paper/results; for script in $(SCRIPTS); do \
 	  echo "== $$script"; \
-	  $(BIN)/python -m paper.$$script --images 1000 > build/paper/$$script.md; \
+	  $(BIN)/python -m paper.$$script --images $(IMAGES) > build/paper/$$script.md; \
 	  mv build/paper/$$script.md paper/results/$$script.md; \
 	done
 

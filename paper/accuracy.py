@@ -16,6 +16,7 @@ from paper.common import (
     CRITERIA,
     STEPS,
     Found,
+    amounts_of,
     by_criterion,
     criteria_of,
     measure,
@@ -45,7 +46,7 @@ def grids(
     for net, constraint, side in product(nets(arguments), constraints, sides):
         settings = {
             **net.settings,
-            "amount": list(QUICK if arguments.quick else amounts),
+            "amount": amounts_of(arguments, amounts, quick=QUICK),
             "of": "parameters",
             "constraint": constraint,
             "side": side,

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from benchmarks.cifar import images, trained
 
 DATA = Path(os.environ.get("UPSCALE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-TEST, TRAIN, PART, SAMPLE, BATCH = 10_000, 20_000, 1_000, 500, 250
+TEST, TRAIN, PART, SAMPLE, BATCH = 10_000, 20_000, 1_000, 500, 100
 # Where test images are found, by how many.
 TESTS = {
     TEST: "paper.cifar:test",
@@ -57,12 +57,19 @@ def sample() -> list[tuple[Tensor, Tensor]]:
 
 def _batches(split: str, count: int) -> list[tuple[Tensor, Tensor]]:
     pictures, labels = images(DATA, split, count)
+    # In this layout, and in batches that caches hold, networks take half the time.
+    pictures = pictures.contiguous(memory_format=torch.channels_last)
     return list(zip(pictures.split(BATCH), labels.split(BATCH), strict=True))
 
 
 def training() -> Dataset[tuple[Tensor, Tensor]]:
     """All training images, shifted and mirrored at random whenever one is taken."""
     return Shaken(*images(DATA, "train", TRAIN))
+
+
+def part_of_training() -> Dataset[tuple[Tensor, Tensor]]:
+    """The first 5,000 of them."""
+    return Shaken(*images(DATA, "train", 5 * PART))
 
 
 def some_training() -> Dataset[tuple[Tensor, Tensor]]:

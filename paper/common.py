@@ -52,6 +52,7 @@ def parse(about: str | None) -> argparse.Namespace:
     )
     parser.add_argument("--models", type=_names, metavar="A,B", help="only these of its models")
     parser.add_argument("--criteria", type=_names, metavar="A,B", help="only these")
+    parser.add_argument("--amounts", type=_shares, metavar="A,B", help="these shares, such as 0.1")
     parser.add_argument(
         "--images",
         type=int,
@@ -78,6 +79,10 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
+def _shares(text: str) -> tuple[float, ...]:
+    return tuple(float(share) for share in text.split(","))
+
+
 def chosen(asked: Sequence[str] | None, there: Sequence[str], *, few: Sequence[str]) -> list[str]:
     """What was asked for of what there is, or a few of it if nothing was."""
     if asked is None:
@@ -99,6 +104,13 @@ def criteria_of(
     every = tuple(CRITERIA)
     few = quick if arguments.quick else every if trained else ("l2", "lamp")
     return chosen(arguments.criteria, every, few=few)
+
+
+def amounts_of(
+    arguments: argparse.Namespace, every: Sequence[float], *, quick: Sequence[float]
+) -> list[float]:
+    """The amounts to measure: those asked for, or a few where it is quick, or every one."""
+    return list(arguments.amounts or (quick if arguments.quick else every))
 
 
 def by_criterion(settings: Mapping[str, Any], criteria: Iterable[str]) -> list[Grid]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-from paper.common import Found, hardware, measure, name_of, parse, table
+from paper.common import Found, amounts_of, hardware, measure, name_of, parse, table
 from paper.drawing import BOUND, COLOURS, OTHER, OURS, Line, Panel, draw
 from paper.nets import images_of, nets
 from paper.train_subjects import top1
@@ -67,7 +67,7 @@ def grids(arguments: argparse.Namespace) -> list[Grid]:
     """Accuracy and latency of the same selections, and the peer's."""
     every = nets(arguments)
     chosen = every if arguments.quick else [net for net in every if net.name in MODELS] or every
-    amounts = [0.1, 0.3] if arguments.quick else list(AMOUNTS)
+    amounts = amounts_of(arguments, AMOUNTS, quick=(0.1, 0.3))
     timed = {
         "runtime": "torchscript",
         "memory_format": "channels_last",

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from paper.accuracy import CONSTRAINTS
-from paper.common import Found, measure, name_of, paper_tables, parse, table
+from paper.common import Found, amounts_of, measure, name_of, paper_tables, parse, table
 from paper.drawing import COLOURS, OTHER, OURS, Line, Panel, draw
 from paper.nets import Net, images_of, nets
 from paper.tradeoff import can_tune
@@ -36,7 +36,7 @@ def grids(arguments: argparse.Namespace) -> list[Grid]:
         **subject(arguments).settings,
         "importance": preset.importance,
         "scope": preset.scope,
-        "amount": [0.5] if arguments.quick else list(preset.amounts),
+        "amount": amounts_of(arguments, preset.amounts, quick=(0.5,)),
         "of": "parameters",
         "constraint": list(CONSTRAINTS),
     }

@@ -17,6 +17,7 @@ from paper.common import (
     PAPER_HARDWARE,
     STEPS,
     Found,
+    amounts_of,
     by_criterion,
     criteria_of,
     hardware,
@@ -38,7 +39,7 @@ def grids(arguments: argparse.Namespace) -> list[Grid]:
     settings: dict[str, Any] = {
         "model": f"paper.imagenet:{MODEL}" if trained else f"torchvision:{MODEL}",
         "sample": "paper.imagenet:sample" if trained else "paper.imagenet:noise",
-        "amount": [0.05, 0.4, 0.95] if quick else list(STEPS[1:]),
+        "amount": amounts_of(arguments, STEPS[1:], quick=(0.05, 0.4, 0.95)),
         "of": "parameters",
         "metric": "race",
         "runtime": "torchscript",

@@ -39,12 +39,14 @@ def grids(arguments: argparse.Namespace) -> list[Grid]:
     return [*accuracy.grids(arguments, amounts=AMOUNTS), *latency.grids(arguments)]
 
 
-def accuracy_gains(found: Found) -> Gains:
-    """Points of accuracy that unconstrained is ahead by, for each model."""
+def accuracy_gains(found: Found, within: tuple[float, float] = (0, 1)) -> Gains:
+    """Points of accuracy that unconstrained is ahead by, for each model; at amounts in a range."""
+    least, most = within
     gains: dict[str, list[float]] = defaultdict(list)
     for cell, result in found.items():
+        free = cell.metric == "accuracy" and cell.constraint == "none"
         other = found.get(replace(cell, constraint="segment"))
-        if cell.metric == "accuracy" and cell.constraint == "none" and other:
+        if free and other and least <= cell.amount <= most:
             gains[name_of(cell)].append(result["top1_percent"] - other["top1_percent"])
     return gains
 

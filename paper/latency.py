@@ -21,6 +21,7 @@ from paper.common import (
     MODELS,
     PAPER_HARDWARE,
     Found,
+    amounts_of,
     by_criterion,
     chosen,
     criteria_of,
@@ -46,7 +47,7 @@ def grids(arguments: argparse.Namespace) -> list[Grid]:
     settings: dict[str, Any] = {
         "model": [f"paper.imagenet:{n}" if trained else f"torchvision:{n}" for n in names],
         "sample": "paper.imagenet:sample" if trained else "paper.imagenet:noise",
-        "amount": [0.10, 0.30] if quick else list(AMOUNTS),
+        "amount": amounts_of(arguments, AMOUNTS, quick=(0.10, 0.30)),
         "of": "parameters",
         "metric": "race",
         "runtime": "torchscript",

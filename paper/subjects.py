@@ -65,10 +65,10 @@ class Dense(nn.Module):
         return torch.cat([x, self.conv(self.relu(self.norm(x)))], dim=1)
 
 
-def build_densenet(growth: int = 12, layers: tuple[int, ...] = (4, 6, 8)) -> nn.Module:
+def build_densenet(growth: int = 12, layers: tuple[int, ...] = (6, 8, 8)) -> nn.Module:
     """Three dense blocks with halving transitions between them."""
     width = 2 * growth
-    parts: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1, bias=False)]
+    parts: list[nn.Module] = [ConvNorm(3, width), nn.MaxPool2d(2)]
     for block, depth in enumerate(layers):
         if block:
             half = width // 2

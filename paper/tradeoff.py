@@ -14,7 +14,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from paper.common import Found, hardware, measure, name_of, paper_tables, parse, table
+from paper.common import Found, amounts_of, hardware, measure, name_of, paper_tables, parse, table
 from paper.drawing import COLOURS, OTHER, OURS, Line, Panel, draw
 from paper.nets import images_of, nets
 from upscale.sweep import Grid
@@ -41,18 +41,18 @@ def can_tune() -> bool:
 
 def grids(arguments: argparse.Namespace) -> list[Grid]:
     """Accuracy, MACs and latency of the same selections, and accuracy after an epoch."""
-    amounts = (0.1, 0.3) if arguments.quick else tuple(sorted({*AMOUNTS, *TUNED_AMOUNTS}))
+    amounts = amounts_of(arguments, sorted({*AMOUNTS, *TUNED_AMOUNTS}), quick=(0.1, 0.3))
+    tuned = amounts_of(arguments, TUNED_AMOUNTS, quick=(0.3,))
     found = []
     for net in nets(arguments):
-        settings = {**net.settings, "segments": list(SEGMENTS), "amount": list(amounts)}
+        settings = {**net.settings, "segments": list(SEGMENTS), "amount": amounts}
         timed = {"metric": "latency", "runtime": "torchscript"}
         found += [
             Grid({**settings, "metric": ["accuracy", "macs"]}),
             Grid({**settings, **timed, "runs": 5 if arguments.quick else 100}),
         ]
         if can_tune() and net.name in TUNED_MODELS:
-            own = {"amount": [0.3] if arguments.quick else list(TUNED_AMOUNTS), "metric": TUNED}
-            found.append(Grid({**settings, **own}))
+            found.append(Grid({**settings, "amount": tuned, "metric": TUNED}))
     return found
 
 

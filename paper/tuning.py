@@ -48,7 +48,7 @@ PRESETS = {
 # The training images that belong to the images which accuracy is measured on.
 TRAINING = {
     "paper.cifar:test": "paper.cifar:training",
-    "paper.cifar:part_of_test": "paper.cifar:training",
+    "paper.cifar:part_of_test": "paper.cifar:part_of_training",
     "paper.cifar:some_test": "paper.cifar:some_training",
     "paper.imagenet:validation": "paper.imagenet:training",
     "paper.imagenet:some_validation": "paper.imagenet:some_training",

@@ -60,7 +60,7 @@ TABLES: dict[str, Any] = {
 
 def told(*, quick: bool = False, imagenet: Path | None = None) -> argparse.Namespace:
     return argparse.Namespace(
-        quick=quick, imagenet=imagenet, models=None, criteria=None, images=None
+        quick=quick, imagenet=imagenet, models=None, criteria=None, amounts=None, images=None
     )
 
 
@@ -98,6 +98,17 @@ def test_a_script_measures_what_it_is_asked_for_of_what_there_is() -> None:
         chosen(("d",), ("a", "b"), few=())
 
 
+def test_every_script_measures_the_amounts_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nets.cifar, "resnets", lambda: ["resnet20"])
+    arguments = told()
+    arguments.amounts = (0.2, 0.35)
+    scripts = (accuracy, constraints, first_figure, headlines, latency, tradeoff, fine_tuned)
+    for script in scripts:
+        assert {cell.amount for cell in cells(script, arguments)} == {0.2, 0.35}, script.__name__
+
+
 def test_fewer_test_images_are_other_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nets.cifar, "resnets", lambda: ["resnet20"])
     few, every = told(), told()
@@ -125,6 +136,8 @@ def test_gains_compare_cells_that_differ_in_one_setting_and_savings_one_race() -
     top1 = {free: 90.0, bound: 80.0, alone: 70.0}
     found = {cell: {"top1_percent": own} for cell, own in top1.items()}
     assert headlines.accuracy_gains(found) == {"net": [10.0]}
+    assert headlines.accuracy_gains(found, within=(0.1, 0.1)) == {"net": [10.0]}
+    assert headlines.accuracy_gains(found, within=(0.2, 0.3)) == {}
     found = {Cell("a:net", "race", 0.1): RACE}
     assert headlines.latency_savings(found)["net"] == [pytest.approx(25.0)]
 
@@ -164,8 +177,9 @@ def test_a_row_of_accuracies_holds_both_constraints_and_the_papers() -> None:
 
 def test_gains_by_model_stand_beside_the_papers_means() -> None:
     tables = {"headlines": {"resnet50_mean_gain_points": 3.1}}
-    rows = gain_by_model.rows({"resnet50": [1.0, 3.0]}, tables)
-    assert rows[0] == ("resnet50", 2.0, 2, 3.0, 3.1)
+    rows = gain_by_model.rows({"resnet50": [1.0, 3.0]}, {"resnet50": [3.0]}, tables)
+    assert rows[0] == ("resnet50", 2.0, 2, 3.0, 3.0, 1, 3.0, 3.1)
+    assert gain_by_model.rows({}, {}, tables)[0][-1] is None
 
 
 def test_sides_are_compared_at_amounts_that_both_have() -> None:
