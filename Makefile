@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
+PAPER  := $(VENV)/.paper
 SCRIPTS := first_figure accuracy gain_by_model input_output latency tables headlines single_branch tradeoff constraints fine_tuned
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
@@ -72,8 +73,13 @@ tuning: $(STAMP)  ## fine-tuning, stopped and resumed, and on two processes; ins
 	$(PIP) install -c constraints.txt --no-build-isolation -e ".[tune]"
 	$(BIN)/python -m pytest tests/test_tuning.py
 
+# What the paper's scripts draw with, fine-tune with and compare with.
+$(PAPER): $(STAMP)
+	$(PIP) install -c constraints.txt --no-build-isolation -e ".[plot,tune]" torch-pruning
+	touch $@
+
 # Weights and images come from where UPSCALE_DATA says; records and figures go into build/.
-paper-quick: $(STAMP)  ## every script of paper/, end to end, with few settings (minutes)
+paper-quick: $(PAPER)  ## every script of paper/, end to end, with few settings (minutes)
 	@set -e; for script in $(SCRIPTS); do \
 	  echo "== $$script"; \
 	  $(BIN)/python -m paper.$$script --quick --records build/paper/records.sqlite --figures build/paper; \
@@ -82,12 +88,13 @@ paper-quick: $(STAMP)  ## every script of paper/, end to end, with few settings 
 
 # Into the repository: records, figures and tables. IMAGES: how many test images accuracy is of.
 IMAGES ?= 1000
-paper: $(STAMP)  ## every script of paper/ in full; what has a record is not measured again (hours)
+paper: $(PAPER)  ## every script of paper/ in full; what has a record is not measured again (hours)
 	@set -e; mkdir -p build/paper paper/results; for script in $(SCRIPTS); do \
 	  echo "== $$script"; \
-	  $(BIN)/python -m paper.$$script --images $(IMAGES) > build/paper/$$script.md; \
+	  $(BIN)/python -m paper.$$script --images $(IMAGES) --on processes > build/paper/$$script.md; \
 	  mv build/paper/$$script.md paper/results/$$script.md; \
 	done
+	$(BIN)/python -m paper.page
 
 bench: $(STAMP)  ## seconds to plan and export, and what the ordering solver finds
 	$(BIN)/python benchmarks/export.py

@@ -34,7 +34,10 @@ add_module_names = False
 
 # Pages of measurements are written by scripts, and may not be there yet. Those that are come in
 # this order, and then any that are named nowhere in the contents.
-MEASURED = ("zoo", "latency", "accuracy", "copies", "copy-costs", "selections", "output-pruning")
+MEASURED = (
+    *("reproduction", "zoo", "latency", "accuracy", "copies", "copy-costs", "selections"),
+    "output-pruning",
+)
 
 
 def list_measured(app: Sphinx, page: str, source: list[str]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from benchmarks.cifar import images, trained
+from benchmarks.cifar import CifarResNet, images, trained
 
 DATA = Path(os.environ.get("UPSCALE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 TEST, TRAIN, PART, SAMPLE, BATCH = 10_000, 20_000, 1_000, 500, 100
@@ -27,6 +27,8 @@ TESTS = {
 
 resnet20 = partial(trained, 20, DATA)
 resnet56 = partial(trained, 56, DATA)
+build_resnet20 = partial(CifarResNet, 20)
+build_resnet56 = partial(CifarResNet, 56)
 
 
 def resnets() -> list[str]:

@@ -7,7 +7,10 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from paper import cifar
 from upscale.cli.progress import Progress
@@ -19,9 +22,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PAPER_HARDWARE = "paper, V100"
 # The criteria of the paper, by what its tables call them.
 CRITERIA = {"l1": "L1", "l2": "L2", "lamp": "LAMP", "fpgm": "FPGM", "hrank": "HRank"}
+# Of a model that is not trained they all drop what a random draw would. Two stand for all: one that
+# drops as much of every layer, and one that may drop more of some.
+UNTRAINED = ("l2", "lamp")
 # The amounts of its tables, and those of its figures; not everything can go, so the last is less.
+NEARLY_ALL = 0.999
 AMOUNTS = (0.01, 0.05, 0.10, 0.15, 0.20, 0.25, 0.30, 0.40)
-STEPS = (*(round(0.025 * step, 3) for step in range(40)), 0.999)
+STEPS = (*(round(0.025 * step, 3) for step in range(40)), NEARLY_ALL)
 # The models of its tables.
 MODELS = (
     *("densenet121", "mnasnet0_75", "mnasnet1_3", "mobilenet_v2", "mobilenet_v3_large"),
@@ -94,16 +101,12 @@ def chosen(asked: Sequence[str] | None, there: Sequence[str], *, few: Sequence[s
 
 
 def criteria_of(
-    arguments: argparse.Namespace, *, quick: Sequence[str], trained: bool = True
+    arguments: argparse.Namespace, *, quick: Sequence[str], full: Iterable[str] = CRITERIA
 ) -> list[str]:
-    """The criteria to measure: those asked for, or a few where it is quick, or all of the paper's.
-
-    Of a model that is not trained they all drop what a random draw would; two are enough, one
-    that drops as much of every layer and one that may drop more of some.
-    """
-    every = tuple(CRITERIA)
-    few = quick if arguments.quick else every if trained else ("l2", "lamp")
-    return chosen(arguments.criteria, every, few=few)
+    """The criteria to measure: those asked for, or a few where it is quick, or the full list."""
+    return chosen(
+        arguments.criteria, tuple(CRITERIA), few=tuple(quick if arguments.quick else full)
+    )
 
 
 def amounts_of(
@@ -177,6 +180,28 @@ def paper_number(
     own = tables.get("models", {}).get(model, {}).get(CRITERIA[criterion], {}).get(quantity, ())
     by_amount = dict(zip(tables.get("amounts_pct", ()), own, strict=False))
     return by_amount.get(round(100 * amount, 6))
+
+
+def ahead(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> float | None:
+    """How much higher one curve is than another, on average where the other's points lie.
+
+    Between its own points a curve is a straight line, beyond them it is not known; None if that
+    leaves nothing to compare.
+
+    >>> ahead([(0.0, 10.0), (2.0, 30.0)], [(1.0, 15.0), (3.0, 0.0)])
+    5.0
+    """
+    own = sorted(one)
+    within = [(x, y) for x, y in other if own and own[0][0] <= x <= own[-1][0]]
+    if not within:
+        return None
+    places, heights = [x for x, _ in own], [y for _, y in own]
+    return fmean(float(np.interp(x, places, heights)) - y for x, y in within)
+
+
+def signed(points: float | None) -> str | None:
+    """A difference, with its sign."""
+    return None if points is None else f"{points:+.1f}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

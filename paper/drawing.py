@@ -58,6 +58,7 @@ def draw(
             )
         if panel.level is not None:
             axis.axhline(panel.level, color="#999999", linewidth=0.8)
+        axis.locator_params(axis="x", nbins=6)
         axis.set_title(panel.title, fontsize=10)
         axis.set_xlabel(x_label, fontsize=8)
         axis.set_ylabel(y_label, fontsize=8)
@@ -74,7 +75,7 @@ def draw_bars(
     pyplot = _pyplot(path)
     if pyplot is None or not names:
         return
-    figure, axis = pyplot.subplots(figsize=(1.2 * len(names) + 3, 4))
+    figure, axis = pyplot.subplots(figsize=(0.7 * len(names) + 3, 4))
     width = 0.8 / len(series)
     for turn, (label, values) in enumerate(series.items()):
         places = [n + (turn + 0.5) * width - 0.4 for n in range(len(names))]

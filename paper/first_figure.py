@@ -16,6 +16,7 @@ from paper.common import (
     CRITERIA,
     PAPER_HARDWARE,
     STEPS,
+    UNTRAINED,
     Found,
     amounts_of,
     by_criterion,
@@ -31,6 +32,8 @@ from paper.drawing import COLOURS, OTHER, OURS, Line, Panel, draw
 from upscale.sweep import Grid
 
 MODEL = "mobilenet_v3_small"
+EXPORTS = {"ours": "upscale", "baseline": "baseline"}
+STYLES = {"ours": OURS, "baseline": OTHER}
 
 
 def grids(arguments: argparse.Namespace) -> list[Grid]:
@@ -45,14 +48,15 @@ def grids(arguments: argparse.Namespace) -> list[Grid]:
         "runtime": "torchscript",
         "runs": 5 if quick else 100,
     }
-    return by_criterion(settings, criteria_of(arguments, quick=("l2",), trained=trained))
+    criteria = criteria_of(arguments, quick=("l2",), full=CRITERIA if trained else UNTRAINED)
+    return by_criterion(settings, criteria)
 
 
 def rows(found: Found, tables: dict[str, Any]) -> Iterator[Sequence[Any]]:
     """For each criterion and amount: ours and the baseline, as measured here and in the paper."""
     for cell, result in sorted(found.items(), key=lambda own: (own[0].importance, own[0].amount)):
         row: list[Any] = [CRITERIA[cell.importance], f"{100 * cell.amount:g}"]
-        for name, theirs in (("ours", "upscale"), ("baseline", "baseline")):
+        for name, theirs in EXPORTS.items():
             quantity = f"latency_{theirs}_ms"
             paper = paper_number(tables, MODEL, cell.importance, quantity, cell.amount)
             row += [
@@ -63,12 +67,24 @@ def rows(found: Found, tables: dict[str, Any]) -> Iterator[Sequence[Any]]:
         yield row
 
 
+def summary(found: Found) -> Iterator[str]:
+    """From which amount on each export is faster than the unpruned model, by any criterion."""
+    for name in EXPORTS:
+        slower = [cell.amount for cell, own in found.items() if own[f"{name}_ratio"] >= 1]
+        faster = [cell.amount for cell in found if cell.amount > max(slower, default=0.0)]
+        told = "never below the unpruned model"
+        if faster:
+            told = f"below the unpruned model from {100 * min(faster):g}% on"
+        least = min((own[f"{name}_ratio"] for own in found.values()), default=1.0)
+        yield f"- {name}: {told}; at best {least:.2f} of its latency"
+
+
 def panels(found: Found) -> list[Panel]:
     """Latency as a share of the unpruned model's, by share of parameters."""
     lines = []
     for colour, criterion in zip(COLOURS, CRITERIA, strict=False):
         own = {c.amount: result for c, result in found.items() if c.importance == criterion}
-        for name, style in (("ours", OURS), ("baseline", OTHER)) if own else ():
+        for name, style in STYLES.items() if own else ():
             points = [(100 * amount, r[f"{name}_ratio"]) for amount, r in own.items()]
             lines.append(Line(f"{CRITERIA[criterion]}, {name}", points, style, colour))
     return [Panel(f"{MODEL}, batch 1", lines, level=1.0)]
@@ -79,8 +95,9 @@ def main() -> int:
     arguments = parse(__doc__)
     found = measure(arguments, grids(arguments))
     print(f"Measured on {hardware(arguments, found)}; batch 1, one core, traced.\n")
+    print("\n".join([*summary(found), ""]))
     header = ["criterion", "pruned, %"]
-    for name in ("ours", "baseline"):
+    for name in EXPORTS:
         header += [f"{name} ÷ unpruned", f"{name}, ms", f"ms, {PAPER_HARDWARE}"]
     print(table(header, rows(found, paper_tables(arguments))))
     draw(

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from paper.accuracy import grids
-from paper.common import measure, paper_tables, parse, table
+from paper.common import CRITERIA, Found, measure, name_of, paper_tables, parse, table
 from paper.drawing import draw_bars
 from paper.headlines import Gains, accuracy_gains
 from paper.nets import images_of
@@ -25,8 +25,6 @@ PAPER = {
     "resnet50": "resnet50_mean_gain_points",
     "resnet18": "resnet18_mean_gain_points",
 }
-
-
 # Where models are pruned and still of use.
 USEFUL = (0.05, 0.30)
 
@@ -40,6 +38,21 @@ def rows(gains: Gains, useful: Gains, tables: Mapping[str, Any]) -> list[tuple[A
         row = [value for own in (gains, useful) for value in _summary(own.get(name, []))]
         found.append((name, *row, told.get(PAPER.get(name, ""))))
     return found
+
+
+def by_criterion(found: Found) -> list[tuple[Any, ...]]:
+    """Model, and the mean gain where useful by each criterion."""
+    gains = {
+        criterion: accuracy_gains(
+            {cell: own for cell, own in found.items() if cell.importance == criterion},
+            within=USEFUL,
+        )
+        for criterion in CRITERIA
+    }
+    models = dict.fromkeys(name_of(cell) for cell in found)
+    return [
+        (model, *(_summary(own.get(model, []))[0] for own in gains.values())) for model in models
+    ]
 
 
 def _summary(gains: list[float]) -> tuple[float | None, int, float | None]:
@@ -58,6 +71,8 @@ def main() -> int:
     header = ["model", f"mean gain, points ({images})", "settings", "largest"]
     header += ["mean gain at 5 to 30%", "settings", "largest", "paper, ImageNet"]
     print(table(header, found))
+    print("\nMean gain at 5 to 30%, by criterion:\n")
+    print(table(["model", *CRITERIA.values()], by_criterion(measured)))
     draw_bars(
         arguments.figures / "gain_by_model.png",
         [row[0] for row in found],

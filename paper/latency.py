@@ -20,6 +20,7 @@ from paper.common import (
     CRITERIA,
     MODELS,
     PAPER_HARDWARE,
+    UNTRAINED,
     Found,
     amounts_of,
     by_criterion,
@@ -53,7 +54,8 @@ def grids(arguments: argparse.Namespace) -> list[Grid]:
         "runtime": "torchscript",
         "runs": 5 if quick else 100,
     }
-    return by_criterion(settings, criteria_of(arguments, quick=("l1",), trained=trained))
+    criteria = criteria_of(arguments, quick=("l1",), full=CRITERIA if trained else UNTRAINED)
+    return by_criterion(settings, criteria)
 
 
 def rows(found: Found, tables: Mapping[str, Any]) -> Iterator[Sequence[Any]]:

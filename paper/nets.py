@@ -18,10 +18,14 @@ IMAGENET = (
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """A trained network, its images, and the training images that criteria look at."""
+    """A trained network, its images, and the training images that criteria look at.
+
+    `untrained` is the same network as it is built, for what does not depend on weights.
+    """
 
     name: str
     model: str
+    untrained: str
     shape: str
     data: str
     sample: str
@@ -46,22 +50,32 @@ def nets(arguments: argparse.Namespace) -> list[Net]:
             arguments.models, IMAGENET, few=("mobilenet_v3_small",) if quick else IMAGENET
         )
         return [
-            Net(name, f"paper.imagenet:{name}", "1,3,224,224", data, "paper.imagenet:sample")
+            Net(
+                name=name,
+                model=f"paper.imagenet:{name}",
+                untrained=f"torchvision:{name}",
+                shape="1,3,224,224",
+                data=data,
+                sample="paper.imagenet:sample",
+            )
             for name in names
         ]
-    data = cifar.TESTS[_count(arguments)]
-    found = [f"paper.cifar:{name}" for name in cifar.resnets()]
-    found += [f"paper.subjects:{name}" for name in subjects.trained_names()]
-    if not found:
+    there = {
+        **{name: (f"paper.cifar:{name}", f"paper.cifar:build_{name}") for name in cifar.resnets()},
+        **{
+            name: (f"paper.subjects:{name}", f"paper.subjects:build_{name}")
+            for name in subjects.trained_names()
+        },
+    }
+    if not there:
         raise SystemExit(
             "No trained network is there: let UPSCALE_DATA name a folder of them, train some with "
             "`python -m paper.train_subjects`, or give a folder of ImageNet with --imagenet."
         )
-    models = {model.rpartition(":")[2]: model for model in found}
-    there = list(models)
+    names = list(there)
     return [
-        Net(name, models[name], "1,3,32,32", data, "paper.cifar:sample")
-        for name in chosen(arguments.models, there, few=there[:1] if quick else there)
+        Net(name, *there[name], "1,3,32,32", cifar.TESTS[_count(arguments)], "paper.cifar:sample")
+        for name in chosen(arguments.models, names, few=names[:1] if quick else names)
     ]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from paper.common import (
+    NEARLY_ALL,
     PAPER_HARDWARE,
     Found,
     chosen,
@@ -51,7 +52,6 @@ YEARS = {
     "convnext_tiny": 2022,
 }
 QUICK = ("resnet18", "squeezenet1_1", "mobilenet_v3_small", "mobilenet_v3_large")
-NEARLY_ALL = 0.999
 # Quantities that the paper gives: (model, column) -> where they are in its headlines.
 PAPER = {
     ("resnet152", "convolutions"): "convolutions_pct_resnet_2015",
@@ -61,8 +61,8 @@ PAPER = {
 }
 
 
-def _convolutions(trial: Trial) -> dict[str, Any]:
-    """How many convolutions there are, and how many make a single-branch segment."""
+def single_branch_layers(trial: Trial) -> set[str]:
+    """The layers that alone make what one layer alone reads."""
     flow = analyse(capture(trial.model, Example.of(trial.example)))
     single = {
         producer.removeprefix("@")
@@ -70,9 +70,14 @@ def _convolutions(trial: Trial) -> dict[str, Any]:
         if segment.single_branch
         for producer in segment.producers
     }
-    names = weight_names(trial.model)
+    return {name for name, weight in weight_names(trial.model).items() if weight in single}
+
+
+def _convolutions(trial: Trial) -> dict[str, Any]:
+    """How many convolutions there are, and how many make a single-branch segment."""
+    names, single = weight_names(trial.model), single_branch_layers(trial)
     found = [
-        names[name]
+        name
         for name, module in trial.model.named_modules()
         if isinstance(module, nn.modules.conv._ConvNd) and name in names
     ]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import upscale
 from paper import (
     accuracy,
     constraints,
@@ -21,13 +22,14 @@ from paper import (
     input_output,
     latency,
     nets,
+    page,
     single_branch,
     subjects,
     tables,
     tradeoff,
 )
 from paper.cifar import Shaken
-from paper.common import STEPS, chosen, paper_number, table
+from paper.common import NEARLY_ALL, STEPS, ahead, chosen, paper_number, table
 from paper.train_subjects import train
 from upscale.sweep import Cell, Trial
 from upscale.sweep.metrics import metric_of
@@ -75,7 +77,10 @@ def test_every_grid_has_cells(
     quick: bool, imagenet: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nets.cifar, "resnets", lambda: ["resnet20"])
+    monkeypatch.setattr(nets.subjects, "trained_names", lambda: ["densenet"])
     arguments = told(quick=quick, imagenet=imagenet)
+    if imagenet is not None and not quick:
+        arguments.models = ("resnet18",)
     scripts = (
         accuracy,
         constraints,
@@ -106,7 +111,8 @@ def test_every_script_measures_the_amounts_it_is_asked_for(
     arguments.amounts = (0.2, 0.35)
     scripts = (accuracy, constraints, first_figure, headlines, latency, tradeoff, fine_tuned)
     for script in scripts:
-        assert {cell.amount for cell in cells(script, arguments)} == {0.2, 0.35}, script.__name__
+        asked = {cell.amount for cell in cells(script, arguments) if cell.segments == "all"}
+        assert asked == {0.2, 0.35}, script.__name__
 
 
 def test_fewer_test_images_are_other_cells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +186,21 @@ def test_gains_by_model_stand_beside_the_papers_means() -> None:
     rows = gain_by_model.rows({"resnet50": [1.0, 3.0]}, {"resnet50": [3.0]}, tables)
     assert rows[0] == ("resnet50", 2.0, 2, 3.0, 3.0, 1, 3.0, 3.1)
     assert gain_by_model.rows({}, {}, tables)[0][-1] is None
+
+
+def test_gains_by_criterion_are_of_amounts_that_leave_something() -> None:
+    found = {
+        Cell("a:net", "accuracy", amount, importance="l1", constraint=constraint): {
+            "top1_percent": top1
+        }
+        for constraint, amount, top1 in (
+            ("none", 0.1, 90.0),
+            ("segment", 0.1, 80.0),
+            ("none", 0.9, 11.0),
+            ("segment", 0.9, 10.0),
+        )
+    }
+    assert gain_by_model.by_criterion(found) == [("net", 10.0, None, None, None, None)]
 
 
 def test_sides_are_compared_at_amounts_that_both_have() -> None:
@@ -282,25 +303,115 @@ def test_tradeoffs_put_accuracy_beside_macs_and_the_papers_numbers() -> None:
     }
     paper = {"all": {"gflops": [1.6], "accuracy_pct": [54.88]}}
     tables = {"fine_tuned_1_epoch_l2": {"amounts_pct": [10], "models": {"ResNet18": paper}}}
-    (row,) = tradeoff.rows(found, tables)
+    (row,) = tradeoff.rows(found, [0.1], {"resnet18": {"all": 1.0}}, tables)
     assert row == ["resnet18", "all", "10", "1.5000", None, 60.0, None, None, None, 54.88, 1.6]
     (panel,) = tradeoff.panels(found, "gmacs", tuned=False)
     assert [line.points for line in panel.lines] == [[], [(1.5, 60.0)]]
+
+
+def test_single_branch_segments_give_more_of_theirs_for_the_same_share_of_all_channels() -> None:
+    parts = tradeoff.parts("torchvision:resnet18", "1,3,64,64")
+    # The second convolutions of all blocks read 1,920 channels, all layers after the first 4,352.
+    assert parts == {"single-branch": 1920 / 4352, "all": 1.0}
+    assert tradeoff.asked(0.1, parts["single-branch"]) == pytest.approx(0.1 * 4352 / 1920)
+    assert tradeoff.asked(0.9, parts["single-branch"]) == NEARLY_ALL
 
 
 def test_latency_and_accuracy_of_one_selection_are_one_point() -> None:
     found = {
         Cell("a:net", "accuracy", 0.1, constraint="segment"): {"top1_percent": 80.0},
         Cell("a:net", "latency", 0.1, constraint="segment", runs=5): {"ratio": 0.75},
+        Cell("a:net", "accuracy", 0.1, segments="single-branch"): {"top1_percent": 60.0},
         Cell("a:net", constraints.PEER_METRIC, 0.1): {"top1_percent": 70.0, "ratio": 0.7},
     }
     told = constraints.points(found)
-    assert told["net", "segment", 0.1] == {"top1_percent": 80.0, "ratio": 0.75}
-    assert list(constraints.rows(told)) == [
-        ["net", "10", None, None, None, None, "0.75", 80.0, "0.70", 70.0]
-    ]
-    (panel,) = constraints.panels(told)
-    assert [(line.label, line.points) for line in panel.lines] == [
+    assert told["net", "segment", 0.1] == {"top1": 80.0, 1: 0.75}
+    (row,) = constraints.rows(told)
+    assert row[:4] == ["net", "10", None, None]
+    assert row[4:] == ["80.0 at 0.75, –", "60.0 at –, –", "70.0 at 0.70, –"]
+    single, _ = constraints.panels(told)
+    assert [(line.label, line.points) for line in single.lines] == [
         ("segment", [(0.75, 80.0)]),
         ("Torch-Pruning", [(0.7, 70.0)]),
     ]
+
+
+def test_curves_are_compared_where_both_are_known() -> None:
+    one = [(2.0, 30.0), (0.0, 10.0)]
+    assert ahead(one, [(0.5, 10.0), (2.0, 31.0), (2.5, 0.0)]) == 2.0
+    assert ahead(one, [(2.5, 0.0)]) is None
+    assert ahead([], one) is None
+
+
+def test_ways_to_prune_are_compared_at_the_same_latency() -> None:
+    told: constraints.Points = {
+        ("net", "none", 0.1): {1: 1.0, "top1": 80.0},
+        ("net", "none", 0.2): {1: 0.8, "top1": 60.0},
+        ("net", "segment", 0.1): {1: 0.9, "top1": 65.0},
+    }
+    alone, many = constraints.gains(told)
+    assert alone == ["net", 1, "+5.0", None, None, None]
+    assert many == ["net", 32, None, None, None, None]
+
+
+def test_the_peer_prunes_single_branch_segments_where_it_breaks_the_others() -> None:
+    whole = Cell("a:dense", constraints.PEER_METRIC, 0.1)
+    part = Cell("a:padded", constraints.PEER_METRIC, 0.1)
+    found = {whole: {"segments": "all"}, part: {"segments": "single-branch"}}
+    assert constraints.partly(found) == ["padded"]
+
+
+def test_all_segments_are_compared_with_single_branch_ones_at_the_same_cost() -> None:
+    found: dict[Cell, dict[str, Any]] = {}
+    for segments, amount, macs, top1 in (
+        ("all", 0.1, 4e9, 80.0),
+        ("all", 0.2, 2e9, 60.0),
+        ("single-branch", 0.1, 3e9, 50.0),
+    ):
+        own: dict[str, Any] = {"segments": segments, "amount": amount}
+        found[Cell("a:net", "accuracy", **own)] = {"top1_percent": top1}
+        found[Cell("a:net", "macs", **own)] = {"exported": macs}
+    assert list(tradeoff.gains(found)) == [["net", "+20.0", None, None, None]]
+
+
+def test_the_first_figure_tells_from_where_on_an_export_is_faster() -> None:
+    slow = {**RACE, "ours_ratio": 1.1, "baseline_ratio": 1.2}
+    model = "torchvision:mobilenet_v3_small"
+    found = {Cell(model, "race", 0.05): slow, Cell(model, "race", 0.4): RACE}
+    assert list(first_figure.summary(found)) == [
+        "- ours: below the unpruned model from 40% on; at best 0.60 of its latency",
+        "- baseline: below the unpruned model from 40% on; at best 0.80 of its latency",
+    ]
+    (ours, _) = first_figure.summary({Cell(model, "race", 0.05): slow})
+    assert ours == "- ours: never below the unpruned model; at best 1.10 of its latency"
+
+
+def test_the_page_shows_the_results_as_they_are_recorded() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.filled(text, page.RESULTS) == text, "python -m paper.page"
+    assert len(page.PLACE.findall(text)) >= 7
+
+
+def test_a_page_may_show_some_paragraphs_of_a_result(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("one\n\ntwo\n\nthree\n\nDrawn: a.png\n")
+    place = "x\n<!-- results: a{} -->\nold\n<!-- end -->\ny\n"
+    whole, part = place.format(""), place.format(" 2-3")
+    assert page.filled(whole, tmp_path).split() == (
+        "x <!-- results: a --> one two three <!-- end --> y".split()
+    )
+    assert page.filled(part, tmp_path).split() == (
+        "x <!-- results: a 2-3 --> two three <!-- end --> y".split()
+    )
+
+
+@pytest.mark.parametrize("name", subjects.BUILDERS)
+def test_trained_subjects_are_exported_exactly(name: str) -> None:
+    model = subjects.trained(name).double()
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    selection = upscale.select(model, x, amount=upscale.Parameters(0.2), importance="l1")
+    masked = upscale.mask(model, selection)
+    exported = upscale.export(model, upscale.plan(model, x, selection))
+    with torch.inference_mode():
+        expected = masked(x)
+        torch.testing.assert_close(exported(x), expected, rtol=1e-10, atol=1e-10)
+        assert (model(x) - expected).abs().max() > 1e-3

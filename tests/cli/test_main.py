@@ -258,3 +258,17 @@ def test_progress_shows_itself_only_when_something_is_slow(
         progress.step("slow")
         time.sleep(0.2)
     assert capsys.readouterr().err == "[1/2] slow\n"
+
+
+def test_progress_tells_of_many_quick_steps_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("upscale.cli.progress.EVERY", 0.01)
+    monkeypatch.setattr("upscale.cli.progress.SILENT", 0.1)
+    with Progress(50) as progress:
+        for step in range(50):
+            progress.step(f"step {step}")
+            time.sleep(0.01)
+    lines = capsys.readouterr().err.splitlines()
+    assert 1 <= len(lines) <= 6
+    assert lines == sorted(lines, key=lambda line: int(line.rpartition(" ")[2]))

@@ -11,12 +11,14 @@ from typing import TextIO
 WIDTH = 24
 EVERY = 0.5
 SLOW = 2.0
+SILENT = 30.0
 
 
 class Progress:
     """A bar of steps that shows itself once something takes over two seconds.
 
-    On a terminal one line is drawn anew; elsewhere every slow step gets a line of its own.
+    On a terminal one line is drawn anew; elsewhere every slow step gets a line of its own, and of
+    many quick ones one after every half minute.
     """
 
     def __init__(self, steps: int, *, quiet: bool = False, stream: TextIO | None = None) -> None:
@@ -61,17 +63,18 @@ class Progress:
             self._stream.flush()
 
     def _run(self) -> None:
-        told = ""
+        told, last = "", time.monotonic()
         while not self._stop.wait(EVERY):
-            taken = time.monotonic() - self._since
-            if taken < SLOW and not self._shown:
+            now = time.monotonic()
+            taken, silent = now - self._since, now - last >= SILENT
+            if taken < SLOW and not silent and not self._shown:
                 continue
             self._shown = True
             if self._stream.isatty():
                 full = WIDTH * self._done // max(1, self._steps)
                 bar = "#" * full + "-" * (WIDTH - full)
                 self._stream.write(f"\r\x1b[K[{bar}] {self._doing}, {taken:.0f} s")
-            elif self._doing != told and taken >= SLOW:
-                told = self._doing
+            elif self._doing != told and (taken >= SLOW or silent):
+                told, last = self._doing, now
                 self._stream.write(f"[{self._done + 1}/{self._steps}] {self._doing}\n")
             self._stream.flush()
