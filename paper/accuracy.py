@@ -76,7 +76,7 @@ def panels(found: Found, setting: str, values: dict[str, str]) -> list[Panel]:
             [
                 Line(
                     f"{CRITERIA[criterion]}, {values[value]}",
-                    [(100 * amount, top1) for amount, top1 in curve.items()],
+                    [(100 * amount, top1) for amount, top1 in sorted(curve.items())],
                     styles[value],
                     colours[criterion],
                 )

@@ -22,9 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAPER_HARDWARE = "paper, V100"
 # The criteria of the paper, by what its tables call them.
 CRITERIA = {"l1": "L1", "l2": "L2", "lamp": "LAMP", "fpgm": "FPGM", "hrank": "HRank"}
-# Of a model that is not trained they all drop what a random draw would. Two stand for all: one that
-# drops as much of every layer, and one that may drop more of some.
-UNTRAINED = ("l2", "lamp")
 # The amounts of its tables, and those of its figures; not everything can go, so the last is less.
 NEARLY_ALL = 0.999
 AMOUNTS = (0.01, 0.05, 0.10, 0.15, 0.20, 0.25, 0.30, 0.40)

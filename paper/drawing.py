@@ -15,7 +15,7 @@ OURS, OTHER, BOUND = "-", "--", ":"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points that belong together; those without a value are left out."""
+    """Points that belong together, joined in their order; those without a value are left out."""
 
     label: str
     points: Sequence[tuple[float, float | None]]
@@ -46,7 +46,7 @@ def draw(
     flat = [axis for row in axes for axis in row]
     for axis, panel in zip(flat, panels, strict=False):
         for line in panel.lines:
-            points = sorted((x, y) for x, y in line.points if y is not None)
+            points = [(x, y) for x, y in line.points if y is not None]
             axis.plot(
                 [x for x, _ in points],
                 [y for _, y in points],
@@ -64,7 +64,8 @@ def draw(
         axis.set_ylabel(y_label, fontsize=8)
     for axis in flat[len(panels) :]:
         axis.set_axis_off()
-    flat[0].legend(fontsize=7)
+    most = max(range(len(panels)), key=lambda place: len(panels[place].lines))
+    flat[most].legend(fontsize=7)
     _save(pyplot, figure, path)
 
 
@@ -84,7 +85,7 @@ def draw_bars(
     axis.axhline(0, color="#999999", linewidth=0.8)
     axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axis.set_ylabel(y_label)
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(series))
     _save(pyplot, figure, path)
 
 

@@ -77,9 +77,9 @@ def panels(found: Found) -> list[Panel]:
             if cell.metric == TUNED and cell.amount == most
             for epoch in result["epochs"]
         ]
-        at_once.append(Line(label, top1["accuracy"], style, colour))
+        at_once.append(Line(label, sorted(top1["accuracy"]), style, colour))
         by_epoch.append(Line(label, curve, style, colour))
-        at_last.append(Line(label, top1[TUNED], style, colour))
+        at_last.append(Line(label, sorted(top1[TUNED]), style, colour))
     return [
         Panel("not fine-tuned, by parameters pruned, %", at_once),
         Panel(f"{100 * most:g}% pruned, by epoch", by_epoch),

@@ -16,7 +16,6 @@ from paper.common import (
     CRITERIA,
     PAPER_HARDWARE,
     STEPS,
-    UNTRAINED,
     Found,
     amounts_of,
     by_criterion,
@@ -33,6 +32,9 @@ from upscale.sweep import Grid
 
 MODEL = "mobilenet_v3_small"
 EXPORTS = {"ours": "upscale", "baseline": "baseline"}
+# Of a model that is not trained all criteria drop what a random draw would. Two stand for all: one
+# that drops as much of every layer, and one that may drop more of some.
+UNTRAINED = ("l2", "lamp")
 STYLES = {"ours": OURS, "baseline": OTHER}
 
 
@@ -85,7 +87,7 @@ def panels(found: Found) -> list[Panel]:
     for colour, criterion in zip(COLOURS, CRITERIA, strict=False):
         own = {c.amount: result for c, result in found.items() if c.importance == criterion}
         for name, style in STYLES.items() if own else ():
-            points = [(100 * amount, r[f"{name}_ratio"]) for amount, r in own.items()]
+            points = [(100 * amount, r[f"{name}_ratio"]) for amount, r in sorted(own.items())]
             lines.append(Line(f"{CRITERIA[criterion]}, {name}", points, style, colour))
     return [Panel(f"{MODEL}, batch 1", lines, level=1.0)]
 
