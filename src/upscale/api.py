@@ -21,7 +21,7 @@ from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
 from upscale.gating import factors_met, find_gated
-from upscale.layers import computes_weight, layers, parameter_names, settled, tensors, weight_names
+from upscale.layers import computes_weight, layers, parameter_names, tensors, weight_names
 from upscale.outputs import (
     additions,
     free_columns,
@@ -45,6 +45,7 @@ from upscale.selecting import Loss, Request, kept_columns, select_channels
 from upscale.selection.amounts import Amount
 from upscale.selection.importance import Importance, Scorer
 from upscale.selection.masks import Selection
+from upscale.settling import settled
 from upscale.target import ITEM_BYTES, Target
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import prune
 
 KINDS = (nn.modules.conv._ConvNd, nn.Linear)
 
@@ -77,8 +76,8 @@ def as_stock(layer: nn.Module) -> nn.Module:
 def computes_weight(layer: nn.Module) -> bool:
     """Whether a layer may use another weight than the one it stores.
 
-    So do parametrised layers and those whose class has a forward of its own, such as weight
-    standardisation. Zeroing what they store would change what they compute from it.
+    So do those whose class has a forward of its own, such as weight standardisation. Zeroing
+    what they store would change what they compute from it.
     """
     return stock_class(layer) is None or "weight" not in layer._parameters
 
@@ -147,24 +146,3 @@ def _copied_part(part: Any, memo: dict[int, Any]) -> Any:
     ):
         return type(part)((name, memo[id(x)]) for name, x in part.items())
     return copy.deepcopy(part, memo)
-
-
-def settled(model: nn.Module) -> nn.Module:
-    """The model; or, if `torch.nn.utils.prune` holds masks in it, a copy with them applied."""
-    held = {
-        name: [h for h in m._forward_pre_hooks.values() if isinstance(h, prune.BasePruningMethod)]
-        for name, m in model.named_modules()
-    }
-    if not any(held.values()):
-        return model
-    computed = {
-        id(tensor): tensor.detach().clone()
-        for name, hooks in held.items()
-        for hook in hooks
-        if isinstance(tensor := getattr(model.get_submodule(name), hook._tensor_name), Tensor)
-    }
-    twin = copied(model, dict(computed))
-    for name, hooks in held.items():
-        for hook in hooks:
-            prune.remove(twin.get_submodule(name), hook._tensor_name)
-    return twin

@@ -9,6 +9,7 @@ from torch import nn
 
 from upscale.layers import column_axis, layers, weight_names, weight_of
 from upscale.planning import Plan
+from upscale.settling import settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ def channel_maps(model: nn.Module, plan: Plan) -> dict[str, ChannelMap]:
     >>> channel_maps(net, plan)["0"].outputs
     {0: 0, 2: 1}
     """
+    model = settled(model)
     names = weight_names(model)
     maps = {}
     for name, layer in layers(model).items():

@@ -29,11 +29,11 @@ from upscale.capture import Captured, Example, capture
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
-from upscale.layers import settled
 from upscale.planning import Plan
 from upscale.selecting import Request
 from upscale.selection.amounts import Amount, Latency
 from upscale.selection.masks import Selection
+from upscale.settling import settled
 from upscale.target import Target
 from upscale.timing import Measurement, race, scripted
 from upscale.verify import verify as verify_exported

@@ -17,11 +17,12 @@ from upscale.capture import Captured, Example, capture
 from upscale.errors import AmountWarning
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow, Frozen, Pass, Reduce
-from upscale.layers import columns, layers, settled, weight_names, weight_of
+from upscale.layers import columns, layers, weight_names, weight_of
 from upscale.segments import find_live
 from upscale.selecting import Request
 from upscale.selection.amounts import Amount
 from upscale.selection.masks import Selection
+from upscale.settling import settled
 from upscale.target import Target
 
 SHARES = (0.10, 0.25, 0.50)

@@ -11,16 +11,18 @@ from torch import Tensor, fx, nn
 from upscale import reference
 from upscale.channels import positions
 from upscale.errors import PlanError
-from upscale.layers import computes_weight, layers, settled, tensors, weight_names
+from upscale.layers import computes_weight, layers, tensors, weight_names
 from upscale.planning import Plan
 from upscale.rewrite.graph import unclashing
 from upscale.selection.masks import Selection
+from upscale.settling import settled
 
 
 def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
     """A copy of a model with the weights of its export, and zeros for all that was pruned.
 
-    That is the masked model: it computes what the export computes, trained or not.
+    That is the masked model: it computes what the export computes, trained or not. Weights that
+    the model computes from others (`weight_norm`) are plain ones in it, as they are in the export.
 
     >>> import upscale
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))

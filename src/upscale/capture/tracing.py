@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture.attention import is_plain_self_attention, self_attention
@@ -154,7 +153,7 @@ def _let_views_copy(graph: fx.Graph) -> None:
 
 
 class _Tracer(fx.Tracer):
-    """Looks into self-attention and into layers whose weight a parametrisation computes.
+    """Looks into self-attention.
 
     A layer of a class that derives from torch's and computes as it does is not looked into.
     """
@@ -164,8 +163,6 @@ class _Tracer(fx.Tracer):
         self.proxy_buffer_attributes = proxy_buffers
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if parametrize.is_parametrized(m):
-            return False
         if isinstance(m, KINDS) and stock_class(m) is not None:
             return True
         return bool(super().is_leaf_module(m, module_qualified_name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from upscale.errors import PlanError, StoreError, UpscaleError
 from upscale.layers import tensors
 from upscale.planning import Plan
 from upscale.reference import hold_output
+from upscale.settling import duplicate
 from upscale.store import container
 from upscale.store.checks import (
     Json,
@@ -102,7 +102,7 @@ def _applied(entries: dict[str, Json], plan: Plan | None, model: nn.Module) -> f
     modes = entries["training"]
     if not isinstance(modes, dict):
         raise StoreError("the file does not say which modules train")
-    twin = copy.deepcopy(model).train(as_bool(modes.get("")))
+    twin = duplicate(model).train(as_bool(modes.get("")))
     device = next((tensor.device for tensor in twin.parameters()), torch.device("cpu"))
     example = json_to_example(entries["example"]).map(
         lambda x: torch.zeros_like(x, device=device) if isinstance(x, Tensor) else x
