@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize
 
 from upscale.errors import StoreError
 from upscale.rewrite.constant import Constant
@@ -27,8 +26,6 @@ CLASSES: Mapping[str, type[nn.Module]] = {
     "nn.modules.linear.NonDynamicallyQuantizableLinear": (
         nn.modules.linear.NonDynamicallyQuantizableLinear
     ),
-    "nn.utils.parametrizations.WeightNorm": parametrizations._WeightNorm,
-    "nn.utils.parametrize.ParametrizationList": parametrize.ParametrizationList,
     "upscale.Constant": Constant,
     "upscale.Gather": Gather,
     "upscale.Infill": Infill,
@@ -70,9 +67,6 @@ def json_to_module(spec: Json) -> nn.Module:
 
 
 def _construct(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
-    if cls is parametrize.ParametrizationList:
-        shape = arguments.pop("shape", ())
-        return cls([_made(arguments.pop("0", None))], torch.empty(shape), **arguments)
     if cls is Constant:
         _made(arguments.get("probe"))
     if cls in RECURRENT and not 0 < arguments.get("num_layers", 1) <= MOST_LAYERS:
@@ -108,12 +102,6 @@ def _arguments(module: nn.Module) -> dict[str, Any]:
     if isinstance(module, Gather):
         found = {"axis": module.axis, "indices": (), "rows": module.rows}
         return found | ({"axes": module.axes} if isinstance(module, Infill) else {})
-    if isinstance(module, parametrize.ParametrizationList):
-        if len(module) != 1:
-            raise StoreError("it holds several parametrisations of one weight")
-        with torch.no_grad():
-            shape = tuple(module().shape)
-        return {"0": module[0], "shape": shape, "unsafe": module.unsafe}
     if isinstance(module, nn.MultiheadAttention):
         projected = {"bias": module.in_proj_bias, "add_bias_kv": module.bias_k}
         return _read(module, nn.MultiheadAttention) | {
