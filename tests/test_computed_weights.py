@@ -594,6 +594,16 @@ def test_what_torch_made_permanent_can_be_saved(tmp_path: Path) -> None:
     assert torch.equal(loaded(image(2, 12)), pruned(image(2, 12)))
 
 
+def test_under_inference_mode_settled_weights_are_ordinary_parameters() -> None:
+    model = built(Branching, spectral_norm)
+    with torch.inference_mode():
+        model(image(1, 8))  # leaves a result behind that is no ordinary tensor
+        plain = settled(model)
+    assert not any(tensor.is_inference() for tensor in plain.state_dict().values())
+    plain(image(1, 8)).sum().backward()
+    assert plain.first.weight.grad is not None
+
+
 def test_frozen_parts_make_frozen_weights_and_trained_ones_make_weights_that_train() -> None:
     model = nn.Sequential(weight_norm(nn.Linear(4, 4)), own(nn.Linear(4, 2))).eval()
     model[0].weight_v.requires_grad = model[0].weight_g.requires_grad = False

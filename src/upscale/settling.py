@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils._pytree import tree_leaves
 
 from upscale.errors import CaptureError
 from upscale.layers import KINDS, copied
@@ -42,10 +43,10 @@ def settled(model: nn.Module) -> nn.Module:
         return model
     for name, module in model.named_modules():
         _check(module, name or type(model).__name__)
-    twin = duplicate(model)
     made: dict[frozenset[int], list[nn.Parameter]] = {}
     # A parametrisation may draw numbers; the caller's stay as they were.
     with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=()):
+        twin = duplicate(model)
         for name, module in list(twin.named_modules()):
             _settle(module, name or type(model).__name__, made)
     return twin
@@ -56,8 +57,7 @@ def duplicate(model: nn.Module) -> nn.Module:
     results = {
         id(tensor): tensor.detach().clone()
         for module in model.modules()
-        for held in vars(module).values()
-        for tensor in (held if isinstance(held, list) else [held])
+        for tensor in tree_leaves(vars(module))
         if isinstance(tensor, Tensor) and not tensor.is_leaf
     }
     return copied(model, dict(results))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from upscale import reference
+from upscale.api import checked
 from upscale.channels import positions
 from upscale.errors import PlanError
 from upscale.layers import computes_weight, layers, tensors, weight_names
@@ -39,7 +40,7 @@ def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
             f"the export reads a gate beside {layer} for channels it has no more, and the model "
             "has no place for the weight of that: it cannot be undone"
         )
-    twin = copy.deepcopy(reference.released(settled(model))[0])
+    twin = copy.deepcopy(reference.released(settled(checked(model)))[0])
     small = tensors(pruned)
     wide = tensors(twin)
     lost = sorted(plan.cuts.keys() - wide.keys())
