@@ -29,6 +29,7 @@ from tests.masks import calm, random_selection
 from upscale import Selection
 from upscale.layers import column_axis, columns, layers
 from upscale.settling import settled
+from upscale.store.modules import json_to_module
 
 TOLERANCE = 1e-10
 
@@ -625,3 +626,9 @@ def test_standardised_layers_with_normalised_weights_export_exactly() -> None:
     selection = Selection(kept={"1": [0, 3, 4], "2": [1, 2]})
     pruned = upscale.export(model, upscale.plan(model, image(2, 8), selection))
     assert close(pruned(image(3, 9)), upscale.mask(model, selection)(image(3, 9)))
+
+
+def test_a_file_that_names_a_parametrisation_is_refused_by_that_name() -> None:
+    old = {"class": "nn.utils.parametrize.ParametrizationList", "arguments": {}}
+    with pytest.raises(upscale.StoreError, match="ParametrizationList"):
+        json_to_module(old)
