@@ -170,6 +170,7 @@ def mask(
     It is what an export must equal. Train it, save it, load it: the masks hold. On the output
     side a layer's BatchNorm is looked for; a model that `torch.fx` cannot trace needs an
     example for that. Several selections, such as one for each side, are all applied.
+    Weights that the model computes from others (`weight_norm`) are plain ones in the copy.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> mask(net, Selection(kept={"1": [0]})).get_submodule("1").weight[0, 1].item()
