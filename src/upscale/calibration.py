@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from upscale.errors import TargetError
 from upscale.target import BUILT_IN, CopyCosts, Costs, Target
-from upscale.timing import race
+from upscale.timing import computing_on, race
 
 # One tensor of a middling network: as many channels, and as high and wide.
 CHANNELS, SIDE = 128, 28
@@ -32,12 +32,8 @@ def calibrate(target: Target, *, save: bool = True) -> Costs:
     """
     if target.device != "cpu":
         raise TargetError(f"nothing is known of the device {target.device!r}; only cpu is")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(target.threads)
-    try:
+    with computing_on(target.threads):
         costs = _measured(target)
-    finally:
-        torch.set_num_threads(threads)
     if save:
         _write(target, costs)
     return costs

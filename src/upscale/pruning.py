@@ -35,7 +35,7 @@ from upscale.selection.amounts import Amount, Latency
 from upscale.selection.masks import Selection
 from upscale.settling import settled
 from upscale.target import Target
-from upscale.timing import Measurement, race, scripted
+from upscale.timing import Measurement, computing_on, race, scripted
 from upscale.verify import verify as verify_exported
 
 Progress = Callable[[str], object]
@@ -255,9 +255,7 @@ def race_models(
         return x.contiguous(memory_format=torch.channels_last) if last and x.dim() == 4 else x
 
     given = given.map(laid_out)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(target.threads)
-    try:
+    with computing_on(target.threads):
         contestants: dict[str, Callable[[], object]] = {}
         for name, model in models.items():
             own: Any = copy.deepcopy(model)
@@ -266,5 +264,3 @@ def race_models(
                 own = scripted(own, given.args)
             contestants[name] = partial(own, *given.args, **given.kwargs)
         return race(contestants, runs=runs, peak=peak)
-    finally:
-        torch.set_num_threads(threads)

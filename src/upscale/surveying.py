@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from upscale.errors import AmountWarning
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow, Frozen, Pass, Reduce
 from upscale.layers import columns, layers, weight_names, weight_of
+from upscale.quiet import unwarned
 from upscale.segments import find_live
 from upscale.selecting import Request
 from upscale.selection.amounts import Amount
@@ -120,9 +120,7 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
     expected = {}
     for share in SHARES:
         request = Request(amount=Amount(share), importance="random")
-        with warnings.catch_warnings():
-            # What cannot be pruned is what a survey says anyway.
-            warnings.simplefilter("ignore", AmountWarning)
+        with unwarned(AmountWarning):  # what cannot be pruned is what a survey says anyway
             selection = select_for(model, given, captured, flow, request, gone)
         expected[share] = estimate(selection) / base
     views, beside = _layers(model, captured, flow)

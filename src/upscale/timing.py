@@ -8,10 +8,11 @@ import os
 import platform
 import random
 import tempfile
+import threading
 import time
-import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, quantiles, stdev
@@ -22,6 +23,8 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from upscale.quiet import unwarned
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,25 @@ def race(
     return found
 
 
+_computing = threading.RLock()
+
+
+@contextmanager
+def computing_on(threads: int) -> Iterator[None]:
+    """Let torch compute on so many threads for a while.
+
+    That is a setting of the whole process, so whoever sets it takes turns: two at once would each
+    put back what the other had set. What is timed should be alone, too.
+    """
+    with _computing:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
 def peak_bytes(call: Callable[[], object]) -> int:
     """The most memory that the tensors which a call makes hold at once.
 
@@ -119,8 +141,7 @@ def scripted(model: nn.Module, args: tuple[Any, ...]) -> Any:
     keep the weights of what is frozen from that, but lets go of what was read.
     """
     held = io.BytesIO()
-    with torch.inference_mode(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's own, about tracing and the format's age
+    with torch.inference_mode(), unwarned():  # of tracing and of the format's age
         traced = torch.jit.trace(model.eval(), args, strict=False, check_trace=False)
         torch.jit.save(traced, held)
         held.seek(0)

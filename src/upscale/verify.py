@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +10,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from upscale.capture import Example
+from upscale.draws import OwnDraws
 from upscale.errors import VerificationError
+from upscale.quiet import unwarned
 
 TOLERANCE = 1e-10
 
@@ -51,15 +52,13 @@ def verify(exported: nn.Module, masked: nn.Module, example: Example) -> Verified
 
 
 def _outputs(model: nn.Module, example: Example) -> list[Tensor]:
-    with warnings.catch_warnings():
-        # Copying a graph module that takes nested inputs makes torch warn of its own code.
-        warnings.simplefilter("ignore", FutureWarning)
+    # Copying a graph module that takes nested inputs makes torch warn of its own code.
+    with unwarned(FutureWarning):
         wide = copy.deepcopy(model).double()
     for module in wide.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.eval()  # its noise depends on how many channels there are
-    with torch.no_grad(), torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
+    with torch.no_grad(), OwnDraws():
         result = wide(*example.args, **example.kwargs)
     outputs = [leaf.detach() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
     # Graph modules lie in reference cycles: their wide weights would stay for a while.

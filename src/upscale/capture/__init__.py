@@ -5,6 +5,7 @@ from upscale.capture.capturing import capture
 from upscale.capture.norms import find_norms
 from upscale.capture.record import Call, Captured, Example, Observed, Ref, TensorInfo
 from upscale.capture.tracing import home, two_of_each
+from upscale.capture.turns import export_turn, turn
 
 __all__ = [
     "AUGMENTED",
@@ -17,7 +18,9 @@ __all__ = [
     "Ref",
     "TensorInfo",
     "capture",
+    "export_turn",
     "find_norms",
     "home",
+    "turn",
     "two_of_each",
 ]

@@ -19,11 +19,13 @@ from upscale.capture.tracing import (
     trace_symbolically,
     two_of_each,
 )
+from upscale.capture.turns import turn
 from upscale.collecting import collector_paused
 from upscale.errors import CaptureError, ExampleError
 from upscale.layers import computes_weight, copied, layers, parameter_names, weight_of
 
 
+@turn()
 @collector_paused()
 def capture(model: nn.Module, example: Example) -> Captured:
     """Trace a model and observe one run of it; the model itself is not touched.

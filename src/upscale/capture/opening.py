@@ -16,6 +16,7 @@ from upscale.capture.questions import asks_sizes
 from upscale.capture.record import Example
 from upscale.capture.seeing import Seen, Seer, Unseen
 from upscale.capture.tracing import Traced
+from upscale.draws import OwnDraws
 from upscale.layers import copied
 
 
@@ -37,7 +38,7 @@ def open_functions(
     opener = _Opener(twin, traced.graph, worth)
     given = traced.inputs(twin, example.copied())
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), opener.draws:
             opener.run(*given, enable_io_processing=False)
     except Exception:  # the model's own code runs and may raise anything
         return traced, None
@@ -57,6 +58,7 @@ class _Opener(fx.Interpreter):
         self.opened = fx.Graph()
         self.opened.set_codegen(graph._codegen)
         self.found = 0
+        self.draws = OwnDraws()
         self.deciding: set[fx.Node] = set()
         self.closed: dict[fx.Node, fx.Node] = {}
         self._worth = worth
@@ -68,7 +70,7 @@ class _Opener(fx.Interpreter):
             self._sizes.add(n)
         inside, expected = self._look_into(n) if n in self._worth else (None, None)
         versions = self._versions(n)
-        torch.manual_seed(0)
+        self.draws.restart()
         result = super().run_node(n)
         if inside is not None and versions == self._versions(n) and _equal(expected, result):
             self._new[n] = self._inline(inside, n)
@@ -107,7 +109,7 @@ class _Opener(fx.Interpreter):
             weighs = any(isinstance(value, nn.Parameter) for value in values.values())
             if seer.decides and not weighs:
                 return None, None  # sizes are given up only where there is a layer to gain
-            torch.manual_seed(0)
+            self.draws.restart()
             runner = fx.Interpreter(nn.Module(), graph=graph)
             return graph, runner.run(*values.values(), enable_io_processing=False)
         except Exception:  # the function's own code runs on proxies and may raise anything

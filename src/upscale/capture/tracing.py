@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,10 @@ from upscale.capture.attention import is_plain_self_attention, self_attention
 from upscale.capture.augmented import AugmentedProxy, put_writes_back
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
+from upscale.capture.turns import export_turn
 from upscale.errors import ExampleError
 from upscale.layers import KINDS, copied, stock_class
+from upscale.quiet import unwarned
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +110,10 @@ def trace_by_export(model: nn.Module, example: Example, *, functional: bool = Fa
     """
     example = two_of_each(example)
     dynamic = {name: tree_map(_free_sizes, value) for name, value in _given(model, example).items()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with export_turn(), unwarned():
+        # A twin: for the time of an export torch puts tensors of its own into the model.
         program = torch.export.export(
-            model, example.args, dict(example.kwargs), dynamic_shapes=dynamic
+            _twin(model), example.args, dict(example.kwargs), dynamic_shapes=dynamic
         )
         _say_what_is_shared(program.graph_module)
         if functional:

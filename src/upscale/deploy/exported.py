@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
-import warnings
 from typing import Any
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map
 
-from upscale.capture import Example, two_of_each
+from upscale.capture import Example, export_turn, two_of_each
 from upscale.errors import DeployError
+from upscale.quiet import unwarned
 from upscale.store.atomic import replacing
 
 
@@ -22,8 +23,7 @@ def to_exported(
 ) -> None:
     """Write a model as `torch.export.load` reads it, for any batch or for the example's alone."""
     program = exported(model, example, dynamic_batch=dynamic_batch)
-    with replacing(path) as fresh, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of its own format's age
+    with replacing(path) as fresh, unwarned():  # torch warns of its own format's age
         torch.export.save(program, fresh)
 
 
@@ -34,10 +34,9 @@ def exported(model: nn.Module, example: Any, *, dynamic_batch: bool) -> Exported
         given = two_of_each(given)  # a batch of one would be taken for a size that is fixed
     try:
         bound = inspect.signature(model.forward).bind(*given.args, **given.kwargs)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with export_turn(), unwarned():
             return torch.export.export(
-                model,
+                copy.deepcopy(model),  # torch puts tensors of its own into it meanwhile
                 given.args,
                 dict(given.kwargs),
                 dynamic_shapes=tree_map(_free_batch, bound.arguments) if dynamic_batch else None,

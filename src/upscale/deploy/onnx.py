@@ -6,15 +6,16 @@ import contextlib
 import importlib.util
 import io
 import os
-import warnings
 from typing import Any
 
 import torch
 from torch import nn
 
+from upscale.capture import turn
 from upscale.deploy.exported import exported
 from upscale.errors import DeployError
 from upscale.packages import MissingPackageError
+from upscale.quiet import unwarned
 from upscale.store.atomic import replacing
 
 
@@ -35,8 +36,7 @@ def to_onnx(
         raise MissingPackageError(f"{', '.join(missing)} is missing: pip install 'upscale[onnx]'")
     program = exported(model, example, dynamic_batch=dynamic_batch)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
+        with turn(), unwarned(), contextlib.redirect_stdout(io.StringIO()):
             # Runtimes fold and fuse when they load; here it takes minutes where much is sliced.
             written = torch.onnx.export(
                 program, dynamo=True, opset_version=opset, verbose=False, optimize=False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any
 
 import torch
@@ -11,13 +10,13 @@ from torch import nn
 
 from upscale.capture import Example, two_of_each
 from upscale.errors import DeployError
+from upscale.quiet import unwarned
 from upscale.store.atomic import replacing
 
 
 def to_torchscript(model: nn.Module, example: Any, path: str | os.PathLike[str]) -> None:
     """Write a model as `torch.jit.load` reads it, for any batch."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that the format is old
+    with unwarned():  # torch warns that the format is old
         scripted = _scripted(model, two_of_each(Example.of(example)))
         with replacing(path) as fresh:
             torch.jit.save(scripted, fresh)

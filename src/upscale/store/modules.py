@@ -7,7 +7,6 @@ anew without memory; a module that would come out otherwise than it is cannot be
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from upscale.errors import StoreError
+from upscale.quiet import unwarned
 from upscale.rewrite.constant import Constant
 from upscale.rewrite.gather import Gather, Infill
 from upscale.store.checks import Json, as_entry, as_object, as_table
@@ -57,8 +57,7 @@ def json_to_module(spec: Json) -> nn.Module:
     cls = as_entry(CLASSES, entries["class"], "layer")
     arguments = _json_to_arguments(entries["arguments"])
     try:
-        with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sizes that are zero, say
+        with torch.device("meta"), unwarned():  # of sizes that are zero, say
             return _construct(cls, arguments)
     except StoreError:
         raise

@@ -8,7 +8,6 @@ import os
 import platform
 import time
 import traceback
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -20,6 +19,7 @@ import torch
 
 from upscale import __version__
 from upscale.errors import UpscaleError
+from upscale.quiet import unwarned
 from upscale.sweep.cells import Cell
 from upscale.sweep.locks import cores
 from upscale.sweep.metrics import Metric, metric_of
@@ -47,8 +47,7 @@ def attempt(cell: Cell, memory: Memory, attempts: int = 1) -> Record:
 
 def _measured(metric: Metric, cell: Cell, memory: Memory) -> Mapping[str, Any]:
     trial = Trial(cell, memory)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with unwarned():
         result = dict(metric.measure(trial))
         found = {**result, "reached": trial.reached} if metric.selects else result
     # What is no JSON fails here, where its cell can be told, and not where records are written.

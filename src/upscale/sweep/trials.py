@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from upscale import api
 from upscale.bench.zero_copy import wrong_numbers_zero_copy
 from upscale.errors import AmountWarning
 from upscale.planning import Plan
+from upscale.quiet import unwarned
 from upscale.selection.amounts import Amount, Macs, Parameters
 from upscale.selection.importance import Importance, Random, Study, importance_of
 from upscale.selection.masks import Selection
@@ -120,8 +120,7 @@ class Trial:
         sample = None if cell.sample is None else self._data("sample", cell.sample, None)
         key = (*self._origin, cell.importance, cell.sample, cell.side, cell.segments, cell.shape)
         key = (*key, cell.constraint)  # which layers are scored may depend on it
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", AmountWarning)  # what was reached is recorded
+        with unwarned(AmountWarning):  # what was reached is recorded
             return api.select(
                 self.model,
                 self.example,

@@ -1,0 +1,167 @@
+"""Turns: traces of a process take turns, and each is seen by its own thread alone.
+
+To see what a model does, `torch.fx` puts functions of its own in place of `Module.__call__`,
+`Module.__getattr__` and of whatever `torch.fx.wrap` names, and raises a flag. All of these are the
+process's: while one thread traces, every other thread that runs a model runs into them.
+
+    thread that traces         nn.Module.__call__             thread that serves
+    model(proxy)      ──►    whose thread is this?    ◄──     other(x)
+                               │               │
+              the tracer's, which records      the original, as ever
+
+So here `torch.fx.Tracer.trace`, which every trace goes through, also those that `torch.export`
+and `torch.compile` make within, is run as it is written, but with three things in its reach
+exchanged:
+
+- what it puts in place of a function first asks in which thread it is called, and passes calls of
+  other threads on to what was there before;
+- its flag is true in its own thread and false in all others;
+- one trace runs at a time. Two at once, whoever started them, would each put back what the other
+  had put in place.
+
+All that depends on how torch is written inside is in this file.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx import _symbolic_trace as tracing
+
+_turn = threading.RLock()
+_held = threading.local()
+
+
+@contextlib.contextmanager
+def turn() -> Iterator[None]:
+    """This thread's turn to trace: all others wait, those too in which `torch.compile` compiles.
+
+    torch's own lock is taken first, as it is where a compilation traces: two locks that are
+    always taken in one order never wait for each other.
+    """
+    depth = getattr(_held, "depth", 0)
+    compiler = None if depth else sys.modules.get("torch._dynamo.convert_frame")
+    with getattr(compiler, "compile_lock", contextlib.nullcontext()), _turn:
+        _held.depth = depth + 1
+        try:
+            yield
+        finally:
+            _held.depth = depth
+
+
+class _Here:
+    """True in the thread that made it, false in every other."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def __bool__(self) -> bool:
+        return threading.get_ident() == self._thread
+
+
+def _only(here: _Here, new: Callable[..., Any], old: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is the new one here, and the old one in other threads."""
+
+    @functools.wraps(new)
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return (new if here else old)(*args, **kwargs)
+
+    return either
+
+
+def _patcher_of(here: _Here) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """Makes what torch.fx puts functions in place with, for one thread."""
+
+    @contextlib.contextmanager
+    def new_patcher() -> Iterator[Any]:
+        with tracing._new_patcher() as made:
+            patcher: Any = made
+            patch, patch_method = patcher.patch, patcher.patch_method
+
+            def patch_here(
+                names: dict[str, Any], name: str, new: Any, *rest: Any, **more: Any
+            ) -> None:
+                old = names[name] if name in names else getattr(builtins, name)
+                patch(names, name, _only(here, new, old), *rest, **more)
+
+            def patch_method_here(
+                owner: type, name: str, new: Any, *rest: Any, **more: Any
+            ) -> None:
+                patch_method(owner, name, _only(here, new, getattr(owner, name)), *rest, **more)
+
+            patcher.patch, patcher.patch_method = patch_here, patch_method_here
+            yield patcher
+
+    return new_patcher
+
+
+def _kept_to_its_thread(trace: FunctionType) -> Callable[..., fx.Graph]:
+    """`Tracer.trace` in turn: its code as it is, on names of its module that are its own."""
+
+    @functools.wraps(trace)
+    def in_turn(self: fx.Tracer, *args: Any, **kwargs: Any) -> fx.Graph:
+        with turn():
+            here, before = _Here(), tracing._is_fx_tracing_flag
+            names = {**vars(tracing), "_new_patcher": _patcher_of(here)}
+            own: Any = FunctionType(trace.__code__, names, trace.__name__, trace.__defaults__)
+            own.__kwdefaults__ = trace.__kwdefaults__
+            tracing._is_fx_tracing_flag = here  # type: ignore[assignment]
+            try:
+                graph: fx.Graph = own(self, *args, **kwargs)
+                return graph
+            finally:
+                tracing._is_fx_tracing_flag = before
+
+    return in_turn
+
+
+@contextlib.contextmanager
+def export_turn() -> Iterator[None]:
+    """A turn to call `torch.export` in, of which other threads notice nothing.
+
+    For the time of an export torch tells the whole process that it is exporting, and switches
+    the quick kernels off: models that serve beside it would take other ways, with other rounding.
+    The first is told here alone. The second keeps those kernels out of graphs that are taken apart
+    to their last operation, which ours are not.
+    """
+    # Not above: few need it, and it takes torch seconds to load. Its lock is there from then on.
+    import torch.export._trace as machinery
+
+    quiet = {"_compiling_state_context": _exporting_here, "_ignore_backend_decomps": _unchanged}
+    with turn():
+        before = {name: getattr(machinery, name) for name in quiet if hasattr(machinery, name)}
+        try:
+            for name in before:
+                setattr(machinery, name, quiet[name])
+            yield
+        finally:
+            for name, own in before.items():
+                setattr(machinery, name, own)
+
+
+@contextlib.contextmanager
+def _exporting_here() -> Iterator[None]:
+    compiler: Any = torch.compiler
+    before = compiler._is_compiling_flag, compiler._is_exporting_flag
+    compiler._is_compiling_flag = compiler._is_exporting_flag = _Here()
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag, compiler._is_exporting_flag = before
+
+
+@contextlib.contextmanager
+def _unchanged() -> Iterator[None]:
+    yield
+
+
+fx.Tracer.trace = _kept_to_its_thread(fx.Tracer.trace)  # type: ignore[method-assign,arg-type]
