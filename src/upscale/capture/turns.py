@@ -37,6 +37,8 @@ import torch
 from torch import fx
 from torch.fx import _symbolic_trace as tracing
 
+from upscale.generated import let_texts_go
+
 _turn = threading.RLock()
 _held = threading.local()
 
@@ -111,8 +113,10 @@ def _kept_to_its_thread(trace: FunctionType) -> Callable[..., fx.Graph]:
     def in_turn(self: fx.Tracer, *args: Any, **kwargs: Any) -> fx.Graph:
         with turn():
             here, before = _Here(), tracing._is_fx_tracing_flag
-            names = {**vars(tracing), "_new_patcher": _patcher_of(here)}
-            own: Any = FunctionType(trace.__code__, names, trace.__name__, trace.__defaults__)
+            names = {**trace.__globals__, "_new_patcher": _patcher_of(here)}
+            own: Any = FunctionType(
+                trace.__code__, names, trace.__name__, trace.__defaults__, trace.__closure__
+            )
             own.__kwdefaults__ = trace.__kwdefaults__
             tracing._is_fx_tracing_flag = here  # type: ignore[assignment]
             try:
@@ -131,21 +135,24 @@ def export_turn() -> Iterator[None]:
     For the time of an export torch tells the whole process that it is exporting, and switches
     the quick kernels off: models that serve beside it would take other ways, with other rounding.
     The first is told here alone. The second keeps those kernels out of graphs that are taken apart
-    to their last operation, which ours are not.
+    to their last operation, which ours are not. And what torch remembers of shapes for good goes
+    with the export: it has symbols in it that no other export will ask for.
     """
-    # Not above: few need it, and it takes torch seconds to load. Its lock is there from then on.
+    # Not above: few need it, and it takes torch seconds to load.
     import torch.export._trace as machinery
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    quiet = {"_compiling_state_context": _exporting_here, "_ignore_backend_decomps": _unchanged}
-    with turn():
-        before = {name: getattr(machinery, name) for name in quiet if hasattr(machinery, name)}
-        try:
-            for name in before:
-                setattr(machinery, name, quiet[name])
-            yield
-        finally:
-            for name, own in before.items():
-                setattr(machinery, name, own)
+    own: list[tuple[Any, str, Any]] = [
+        (machinery, "_compiling_state_context", _exporting_here),
+        (machinery, "_ignore_backend_decomps", contextlib.nullcontext),
+        (FakeTensorMode, "cache", {}),
+    ]
+    with turn(), contextlib.ExitStack() as afterwards:
+        for owner, name, new in own:
+            if hasattr(owner, name):
+                afterwards.callback(setattr, owner, name, getattr(owner, name))
+                setattr(owner, name, new)
+        yield
 
 
 @contextlib.contextmanager
@@ -159,9 +166,5 @@ def _exporting_here() -> Iterator[None]:
         compiler._is_compiling_flag, compiler._is_exporting_flag = before
 
 
-@contextlib.contextmanager
-def _unchanged() -> Iterator[None]:
-    yield
-
-
 fx.Tracer.trace = _kept_to_its_thread(fx.Tracer.trace)  # type: ignore[method-assign,arg-type]
+let_texts_go()
