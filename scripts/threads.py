@@ -127,10 +127,10 @@ def settings() -> tuple[object, ...]:
 
 def rounds(prunes: int, work: list[Callable[[int], str | None]]) -> Iterator[list[str]]:
     """What went wrong in each round of prunes, four at a time."""
-    numbers = range(prunes)
     for at in range(ROUNDS):
+        numbers = range(prunes * at // ROUNDS, prunes * (at + 1) // ROUNDS)
         with ThreadPoolExecutor(PRUNERS) as pool:
-            jobs = [pool.submit(work[n % len(work)], n) for n in numbers[at::ROUNDS]]
+            jobs = [pool.submit(work[n % len(work)], n) for n in numbers]
             yield [wrong for job in jobs if (wrong := job.result()) is not None]
 
 
