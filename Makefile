@@ -12,7 +12,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz roundtrips sweeps tuning paper-quick paper bench docs pictures weights clean
+.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz threads roundtrips sweeps tuning paper-quick paper bench docs pictures weights clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ random: $(STAMP)  ## 5,000 random networks, exported against masked
 
 fuzz: $(STAMP)  ## 10,000 mutated files: the same model, or our own error
 	$(BIN)/python -m scripts.fuzz_store
+
+threads: $(STAMP)  ## 200 prunes in four threads while models serve in two: failures, and growth of memory
+	$(BIN)/python -m scripts.threads
 
 roundtrips: $(STAMP)  ## every torchvision classifier through every kind of file, as a table (hours)
 	$(BIN)/python -m scripts.round_trips

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import linecache
 import threading
 import warnings
@@ -292,7 +293,8 @@ def test_the_text_of_generated_code_goes_with_the_code() -> None:
     pruned = upscale.prune(model, x, amount=0.3)
     twin = copy.deepcopy(pruned)
     assert len(texts() - before) == 2
-    assert torch.equal(torch.jit.script(twin)(x), pruned(x))
-    del pruned, twin
-    torch.jit._state._clear_class_state()
+    del pruned
+    assert len(texts() - before) == 1
+    assert inspect.getsource(type(twin).forward).startswith("def forward(self")
+    del twin
     assert texts() <= before

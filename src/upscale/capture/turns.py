@@ -27,6 +27,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -141,6 +142,7 @@ def export_turn() -> Iterator[None]:
     # Not above: few need it, and it takes torch seconds to load.
     import torch.export._trace as machinery
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     own: list[tuple[Any, str, Any]] = [
         (machinery, "_compiling_state_context", _exporting_here),
@@ -148,6 +150,9 @@ def export_turn() -> Iterator[None]:
         (FakeTensorMode, "cache", {}),
     ]
     with turn(), contextlib.ExitStack() as afterwards:
+        for method in vars(ShapeEnv).values():
+            if hasattr(method, "cache_clear"):
+                afterwards.callback(method.cache_clear)
         for owner, name, new in own:
             if hasattr(owner, name):
                 afterwards.callback(setattr, owner, name, getattr(owner, name))
@@ -166,5 +171,8 @@ def _exporting_here() -> Iterator[None]:
         compiler._is_compiling_flag, compiler._is_exporting_flag = before
 
 
+# torch loads it with the first trace, and it adds to the filters of warnings then. Not while
+# somebody prunes: it is loaded here.
+importlib.import_module("sympy")
 fx.Tracer.trace = _kept_to_its_thread(fx.Tracer.trace)  # type: ignore[method-assign,arg-type]
 let_texts_go()
