@@ -181,9 +181,9 @@ class Runner:
 
 
 def signs(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Ones and minus ones at random, in the shape of a tensor."""
+    """Ones and minus ones at random, in the shape and precision of a tensor."""
     drawn = torch.randint(0, 2, like.shape, generator=generator, dtype=torch.int8)
-    return (2 * drawn - 1).to(like.device)
+    return (2 * drawn - 1).to(like)
 
 
 def _copied(model: nn.Module, precision: torch.dtype | None) -> nn.Module:
