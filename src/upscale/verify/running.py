@@ -64,7 +64,7 @@ class Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = _eps((args, kwargs))
+        given = [*_eps(args), *_eps(kwargs)]
         self.draws |= torch.Tag.nondeterministic_seeded in func.tags
         result = func(*args, **kwargs)
         made = _eps(result)
@@ -75,12 +75,15 @@ class Watch(TorchDispatchMode):
 
 
 def _eps(values: Any) -> list[float]:
-    """How coarse each floating or complex tensor among some values is."""
-    return [
-        torch.finfo(leaf.dtype).eps
-        for leaf in tree_leaves(values)
-        if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
-    ]
+    """How coarse each floating or complex tensor among some values is; quick, as it runs often."""
+    if isinstance(values, Tensor):
+        inexact = values.is_floating_point() or values.is_complex()
+        return [torch.finfo(values.dtype).eps] if inexact else []
+    if isinstance(values, dict):
+        values = values.values()
+    elif not isinstance(values, (tuple, list)):
+        return []
+    return [eps for value in values for eps in _eps(value)]
 
 
 class Runner:
@@ -119,15 +122,17 @@ class Runner:
         """
         self._calls += not again
         given = example.map(lambda leaf: in_precision(leaf, self.precision))
-        if not self._seeds:
-            before, state = self.buffers(), torch.get_rng_state()
-            outputs = self._result(given)
-            drew = self.watch.draws and not torch.equal(state, torch.get_rng_state())
-            if not drew:
+        if self._calls == 1 and not again:
+            state = torch.get_rng_state()
+            with self.watch:
+                outputs = self._result(given)
+            if not self.watch.draws or torch.equal(state, torch.get_rng_state()):
                 return outputs
             torch.set_rng_state(state)
-            self.restore(before)
+            self.restore(self.at_first)
             self._seeds = True
+        if not self._seeds:
+            return self._result(given)
         # Other threads draw from the same state: it is touched only for models that draw.
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(self._calls)
@@ -139,7 +144,7 @@ class Runner:
             # It prints the code around an error; here errors are expected.
             call = nn.Module.__call__.__get__(self.model)
         own = example.copied()
-        with torch.inference_mode(False), self.watch:
+        with torch.inference_mode(False):
             return tensors_of(call(*own.args, **own.kwargs))
 
     def buffers(self) -> dict[str, Tensor]:
