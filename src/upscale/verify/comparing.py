@@ -53,7 +53,7 @@ def verify(
 ) -> Verified:
     """Compare two models and raise if they differ by more than rounding."""
     verified = compare(exported, masked, example, unrounded=unrounded)
-    if verified.relative_error is not None and not verified.exact:
+    if verified.differs:
         raise VerificationError(
             f"the exported model differs from the masked one by {verified.relative_error:.2e} "
             f"(relative; at most {verified.tolerance:.0e} is rounding in {verified.precision}): "
@@ -72,16 +72,18 @@ def _wider_precisions(masked: nn.Module, example: Example) -> Iterator[torch.dty
 
 
 def _inputs(masked: nn.Module, example: Example, asked: Layers) -> list[Inputs]:
-    """What to call both with. To find it the masked model runs in float32, which is quicker than
-    float64 and takes half the memory, or in its own precision."""
-    *_, widest = _wider_precisions(masked, example)
-    try:
-        return find_inputs(masked, example, asked, None if widest == torch.float64 else widest)
-    except Exception:  # whatever a model raises where it cannot run so wide
+    """What to call both with. To find it the masked model runs in its own precision, which is
+    quicker than float64 and takes less memory, and never in less than float32 if it can."""
+    *_, narrowest = _wider_precisions(masked, example)
+    own = None if narrowest == torch.float64 else narrowest
+    failed = None
+    for precision in dict.fromkeys((own, None, torch.float64)):
         try:
-            return find_inputs(masked, example, asked, None)
-        except Exception as error:  # the same, and it cannot run at all
-            raise failure("masked model", error) from error
+            return find_inputs(masked, example, asked, precision)
+        except Exception as error:  # whatever a model raises where it does not run so wide
+            failed = failed or error
+    assert failed is not None
+    raise failure("masked model", failed) from failed
 
 
 def failure(which: str, error: Exception) -> VerificationError:

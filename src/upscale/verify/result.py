@@ -35,6 +35,11 @@ class Verified:
         """Whether something was tested, and the difference is rounding alone."""
         return self.relative_error is not None and self.relative_error <= self.tolerance
 
+    @property
+    def differs(self) -> bool:
+        """Whether a difference was found that rounding does not explain."""
+        return self.relative_error is not None and not self.exact
+
     def __str__(self) -> str:
         if self.relative_error is None:
             return f"Not tested: {self.because}."
