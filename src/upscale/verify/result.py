@@ -48,13 +48,15 @@ class Verified:
                 f"Wrong: it differs from the masked model by {self.relative_error:.2e} (relative; "
                 f"at most {self.tolerance:.0e} is rounding in {self.precision}): {self.because}."
             )
+        one = self.outputs + self.buffers == 1
         compared = f"{self.outputs} output{'s' * (self.outputs != 1)}"
         if self.buffers:
             compared += f" and {self.buffers} buffer{'s' * (self.buffers != 1)} that it writes"
         told = (
             "Verified: it computes what the masked model computes.\n"
-            f"  Called with {' and '.join(self.inputs)}, in {self.precision}: {compared} differ "
-            f"by {self.relative_error:.1e} at most (up to {self.tolerance:.0e} is rounding)."
+            f"  Called with {' and '.join(self.inputs)}, in {self.precision}: {compared} "
+            f"differ{'s' * one} by {self.relative_error:.1e} at most "
+            f"(up to {self.tolerance:.0e} is rounding)."
         )
         if self.untested:
             more = len(self.untested) - NAMES_SHOWN
