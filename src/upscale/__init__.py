@@ -14,6 +14,7 @@ from upscale.errors import (
     SlowerWarning,
     StoreError,
     TargetError,
+    UnverifiedWarning,
     UpscaleError,
     VerificationError,
 )
@@ -28,6 +29,7 @@ from upscale.surveying import Survey, survey
 from upscale.target import Target
 from upscale.timing import Measurement
 from upscale.undoing import undo
+from upscale.verify import Verified
 
 __version__ = "0.1.0.dev0"
 
@@ -52,8 +54,10 @@ __all__ = [
     "Survey",
     "Target",
     "TargetError",
+    "UnverifiedWarning",
     "UpscaleError",
     "VerificationError",
+    "Verified",
     "__version__",
     "calibrate",
     "channel_maps",

@@ -47,3 +47,7 @@ class AmountWarning(UserWarning):
 
 class SlowerWarning(UserWarning):
     """Pruning does not pay: no export is faster than the unpruned model; it says by how much."""
+
+
+class UnverifiedWarning(UserWarning):
+    """Nothing that could be run told whether an export is right; it says why."""

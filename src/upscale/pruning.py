@@ -26,7 +26,7 @@ from upscale.api import (
     target_like,
 )
 from upscale.capture import Captured, Example, capture
-from upscale.errors import AmountWarning, SelectionError, SlowerWarning
+from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
 from upscale.planning import Plan
@@ -81,6 +81,9 @@ def prune(
         the masked model as it likes before the next is taken.
     progress
         Called with a line of text whenever something was measured.
+    verify
+        Compare the export with the masked model; `pruned.meta["verified"]` says what was tested
+        and what came of it. If nothing could be, an `UnverifiedWarning` says why.
     options
         Those of `select`.
 
@@ -139,13 +142,23 @@ class _Drawn:
         job = self.job
         pruned = export(job.model, plan)
         if job.verify:
-            wide, own = pruned, job.model
-            if plan.rounds:
-                # What is folded is rounded to the weights' own precision; compare without that.
-                own = copy.deepcopy(job.model).double()
-                wide = export(own, plan)
-            own = reference.hold_outputs(masked_by(own, (self.selection,), job.example), job.gone)
-            verify_exported(wide, own, job.example)
+            masked = masked_by(job.model, (self.selection,), job.example)
+            masked = reference.hold_outputs(masked, job.gone)
+
+            def unrounded() -> nn.Module:
+                return export(copy.deepcopy(job.model).double(), plan)
+
+            # What is folded is rounded to the weights' own precision; compare without that.
+            wide = unrounded if plan.rounds else None
+            verified = verify_exported(pruned, masked, job.example, unrounded=wide)
+            pruned.meta["verified"] = verified
+            if verified.relative_error is None:
+                warnings.warn(
+                    f"the export could not be verified: {verified.because}. Pass an example on "
+                    "which it responds, or compare yourself with what upscale.mask gives",
+                    UnverifiedWarning,
+                    stacklevel=3,
+                )
         return pruned
 
 

@@ -81,20 +81,20 @@ def _prune(arguments: argparse.Namespace) -> int:
             progress.step(f"writing {path}")
             formats[name](pruned, example, path)
     before, after = _weights(model), _weights(pruned)
+    verified = pruned.meta.get("verified")
     race = {name: own.median_ms for name, own in pruned.meta.get("race", {}).items()}
     result: dict[str, Any] = {
         "model": arguments.model,
         "parameters_before": before,
         "parameters_after": after,
         "files": [str(path) for path in (arguments.out, *asked.values())],
-        "verified": not arguments.no_verify,
+        "verified": verified is not None and verified.exact,
+        "verification": None if verified is None else asdict(verified),
         "median_ms": race or None,
     }
     lines = [
         f"{arguments.model}: {before:,} parameters became {after:,} ({after / before:.1%}).",
-        "Verified: it computes what the masked model computes."
-        if result["verified"]
-        else "Not verified, as asked.",
+        "Not verified, as asked." if verified is None else str(verified),
         *(f"{name}: {taken:.2f} ms" for name, taken in race.items()),
         *(f"Written: {path}" for path in result["files"]),
     ]

@@ -1,0 +1,133 @@
+"""Comparing an export with the masked model: the same calls of both, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from upscale.capture import Example
+from upscale.errors import VerificationError
+from upscale.verify.judging import Call, Judge, Result
+from upscale.verify.responding import touched, without_gradients
+from upscale.verify.result import Verified
+from upscale.verify.running import Runner
+from upscale.verify.trying import Inputs, Layers, find_inputs
+
+FLOAT32_EPS = torch.finfo(torch.float32).eps
+
+
+def compare(
+    exported: nn.Module,
+    masked: nn.Module,
+    example: Example,
+    *,
+    unrounded: Callable[[], nn.Module] | None = None,
+) -> Verified:
+    """Call both models on the example and on inputs drawn like it, and compare what they return
+    and what they write to their buffers.
+
+    Both run in float64 where they can. Where a model rounds to less by itself, they run in the
+    widest precision in which it does not, else in its own. `unrounded` makes the export anew
+    from float64 weights, where the export had to round what it computed from them.
+    """
+    touches = touched(exported, masked)
+    asked, inputs = tuple(touches), _inputs(masked, example, touches)
+    for precision in _wider_precisions(masked, example):
+        found = _Pair(unrounded or (lambda: exported), masked, inputs, asked, precision).compared()
+        if found is not None:
+            return found
+    found = _Pair(lambda: exported, masked, inputs, asked, None).compared()
+    assert found is not None  # their own precision is never too wide
+    return found
+
+
+def verify(
+    exported: nn.Module,
+    masked: nn.Module,
+    example: Example,
+    *,
+    unrounded: Callable[[], nn.Module] | None = None,
+) -> Verified:
+    """Compare two models and raise if they differ by more than rounding."""
+    verified = compare(exported, masked, example, unrounded=unrounded)
+    if verified.differs:
+        raise VerificationError(
+            f"the exported model differs from the masked one by {verified.relative_error:.2e} "
+            f"(relative; at most {verified.tolerance:.0e} is rounding in {verified.precision}): "
+            f"{verified.because}. Please report this: it is a bug"
+        )
+    return verified
+
+
+def _wider_precisions(masked: nn.Module, example: Example) -> Iterator[torch.dtype]:
+    """The precisions to try before the model's own, widest first."""
+    yield torch.float64
+    owned = (*masked.parameters(), *masked.buffers(), *example.tensors)
+    eps = [torch.finfo(own.dtype).eps for own in owned if own.is_floating_point()]
+    if max(eps, default=0.0) > FLOAT32_EPS:
+        yield torch.float32
+
+
+def _inputs(masked: nn.Module, example: Example, asked: Layers) -> list[Inputs]:
+    """What to call both with. To find it the masked model runs in its own precision, which is
+    quicker than float64 and takes less memory, and never in less than float32 if it can."""
+    *_, narrowest = _wider_precisions(masked, example)
+    own = None if narrowest == torch.float64 else narrowest
+    failed = None
+    for precision in dict.fromkeys((own, None, torch.float64)):
+        try:
+            return find_inputs(masked, example, asked, precision)
+        except Exception as error:  # whatever a model raises where it does not run so wide
+            failed = failed or error
+    assert failed is not None
+    raise failure("masked model", failed) from failed
+
+
+def failure(which: str, error: Exception) -> VerificationError:
+    """The error that says which of two models cannot run."""
+    told = str(error).strip().splitlines() or [type(error).__name__]
+    return VerificationError(f"the {which} fails on the example: {told[0]}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two models to compare on some inputs in some precision."""
+
+    exported: Callable[[], nn.Module]
+    masked: nn.Module
+    inputs: Sequence[Inputs]
+    asked: tuple[str, ...]
+    precision: torch.dtype | None
+
+    def compared(self) -> Verified | None:
+        """What was found; `None` if this precision is too wide for one of the two."""
+        with Runner(self.masked, self.precision) as theirs:
+            expected = self._called("masked model", theirs)
+        if expected is None:
+            return None
+        exported = self.exported()
+        with Runner(exported, self.precision) as ours:
+            results = self._called("export", ours)
+        if results is None:
+            return None
+        calls = [Call(*each) for each in zip(self.inputs, expected, results, strict=False)]
+        plan = getattr(exported, "meta", {}).get("plan")
+        return Judge(self.masked, exported, plan, theirs, ours).judged(calls, self.asked)
+
+    def _called(self, which: str, runner: Runner) -> list[Result] | None:
+        """What each call came to, up to one that fails; `None` if the precision is too wide."""
+        results: list[Result] = []
+        for inputs in self.inputs:
+            try:
+                outputs = without_gradients(runner, inputs.example)
+            except Exception as error:  # it may refuse drawn inputs, but not the example
+                if results:
+                    break
+                if self.precision is None:
+                    raise failure(which, error) from error
+                return None
+            results.append(Result(outputs, runner.buffers()))
+        return None if self.precision is not None and runner.watch.narrows else results

@@ -1,0 +1,49 @@
+"""How far tensors are apart, relative to their size."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def difference(ours: Tensor, theirs: Tensor, excused: Tensor | None = None) -> float:
+    """The largest difference of two tensors in units of the largest number in the second.
+
+    Shapes that differ, and numbers that are not finite in one place but not in the other, or
+    there not the same, are infinitely far apart. Places in `excused` are not looked at.
+    """
+    ours, theirs = plain(ours), plain(theirs)
+    if ours.shape != theirs.shape:
+        return float("inf")
+    if excused is not None:
+        ours, theirs = ours[~excused], theirs[~excused]
+    if ours.numel() == 0:
+        return 0.0
+    finite = theirs.isfinite()
+    if not finite.all() or not ours.isfinite().all():
+        same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+        if not bool((same | (finite & ours.isfinite())).all()):
+            return float("inf")
+        ours, theirs = ours[finite], theirs[finite]
+    if ours.numel() == 0:
+        return 0.0
+    scale = theirs.abs().amax().item()
+    apart = (ours - theirs).abs_().amax().item()
+    return float(apart / scale if scale > 0 else apart)
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """A tensor as real float64 numbers; a complex one has an axis more."""
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.to(torch.complex128))
+    return tensor.double()
+
+
+def is_inexact(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers are rounded; whole numbers and truths are not."""
+    return tensor.is_floating_point() or tensor.is_complex()

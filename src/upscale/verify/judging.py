@@ -1,0 +1,234 @@
+"""What two models' calls come to: equal to rounding, different, or nothing that could tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from upscale.channels import positions
+from upscale.layers import tensors
+from upscale.rewrite.graph import unclashing
+from upscale.verify.differing import difference, is_inexact, plain
+from upscale.verify.responding import without_gradients
+from upscale.verify.result import NAMES_SHOWN, Verified
+from upscale.verify.running import Runner, in_precision, signs
+from upscale.verify.trying import Inputs, finite_share
+
+# Rounding is estimated by disturbing every number once; sums round more often than that.
+TIMES_NOISE = 8
+NOISE_RUNS = 3
+# What rounding moves by more shows nothing.
+MOST_TOLERANCE = 0.05
+KINDS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call returned, and the buffers after it."""
+
+    outputs: Sequence[Tensor]
+    buffers: Mapping[str, Tensor]
+
+
+# What the masked model's calls came to, by the names of the inputs.
+_Run = dict[str, Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What both models made of the same inputs: the masked one first, which is right."""
+
+    inputs: Inputs
+    theirs: Result
+    ours: Result
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One thing to compare: how far apart, what rounding may do, and where it is."""
+
+    error: float
+    tolerance: float
+    where: str
+
+    @property
+    def wrong(self) -> bool:
+        """Whether rounding does not explain it."""
+        return self.error > self.tolerance
+
+    @property
+    def blurred(self) -> bool:
+        """Whether rounding alone could make it anything."""
+        return not self.wrong and self.tolerance > MOST_TOLERANCE
+
+    def order(self) -> tuple[bool, float]:
+        """The worst is the greatest."""
+        return self.wrong, self.error / self.tolerance if self.wrong else self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Both models, and both runners after their calls."""
+
+    masked: nn.Module
+    exported: nn.Module
+    plan: Any
+    theirs: Runner
+    ours: Runner
+
+    def judged(self, calls: Sequence[Call], asked: tuple[str, ...]) -> Verified:
+        """The verdict on calls of both models, of which the first was with the example."""
+        used = [own for own in calls if own.inputs.sensible]
+        items = list(self._items(used, ()))
+        if any(item.wrong for item in items):
+            items = list(self._items(used, self._noise(calls)))
+        clear = [item for item in items if not item.blurred]
+        worst = max(clear or items, key=_Item.order, default=_Item(0.0, self._tolerance, ""))
+        answered = frozenset().union(*(own.inputs.answered for own in used))
+        untested = [name for name in asked if name not in answered]
+        result = Verified(
+            relative_error=worst.error,
+            tolerance=worst.tolerance,
+            precision=self._precision,
+            inputs=tuple(own.inputs.name for own in used),
+            outputs=len(used[0].theirs.outputs),
+            buffers=len(items) - sum(len(own.theirs.outputs) for own in used),
+            untested=(*untested, *(item.where for item in items if item.blurred)),
+        )
+        if worst.wrong:
+            return replace(result, because=worst.where)
+        because = self._no_evidence(calls, used, asked, answered)
+        if items and not clear:
+            because = f"rounding alone moves {worst.where} by {worst.tolerance:.0%} of its size"
+        return result if because is None else replace(result, relative_error=None, because=because)
+
+    @property
+    def _tolerance(self) -> float:
+        return max(self.theirs.tolerance, self.ours.tolerance)
+
+    @property
+    def _eps(self) -> float:
+        return max(self.theirs.watch.eps, self.ours.watch.eps)
+
+    @property
+    def _precision(self) -> str:
+        if self.theirs.precision is not None:
+            return str(self.theirs.precision).removeprefix("torch.")
+        names = {torch.finfo(kind).eps: str(kind).removeprefix("torch.") for kind in KINDS}
+        return f"its own precision, {names.get(self._eps, 'of few bits')}"
+
+    def _items(self, used: Sequence[Call], noise: Sequence[_Run]) -> Iterator[_Item]:
+        for own in used:
+            ours, theirs = own.ours.outputs, own.theirs.outputs
+            others = [run[own.inputs.name].outputs for run in noise if own.inputs.name in run]
+            if len(ours) != len(theirs):
+                where = f"{len(ours)} outputs instead of {len(theirs)}"
+                yield _Item(float("inf"), self._tolerance, where)
+                continue
+            for at, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+                where = f"output {at + 1} of {len(theirs)} of the call with {own.inputs.name}"
+                disturbed = [run[at] for run in others if len(run) == len(theirs)]
+                yield self._item(one, other, disturbed, where)
+        last = used[-1]
+        name = last.inputs.name
+        others_written = [run[name].buffers for run in noise if name in run]
+        for name, path in self._written(last):
+            if path is None:
+                where = f"the export lacks the buffer {name}, to which the masked model writes"
+                yield _Item(float("inf"), self._tolerance, where)
+                continue
+            theirs = [self._cut(name, own[name]) for own in (last.theirs.buffers, *others_written)]
+            where = f"the buffer {name} after {len(used)} calls"
+            yield self._item(last.ours.buffers[path], theirs[0], theirs[1:], where)
+
+    def _item(self, ours: Tensor, theirs: Tensor, others: Sequence[Tensor], where: str) -> _Item:
+        """Two tensors held against each other; `others` are the second, disturbed by rounding."""
+        others = [other for other in others if other.shape == theirs.shape]
+        if not is_inexact(theirs):
+            # Whole numbers jump, as argmax does at ties: where rounding does that, it is excused.
+            excused = torch.zeros_like(theirs, dtype=torch.bool)
+            for other in others:
+                excused |= plain(other) != plain(theirs)
+            return _Item(difference(ours, theirs, excused), self._tolerance, where)
+        noise = max((difference(other, theirs) for other in others), default=0.0)
+        return _Item(difference(ours, theirs), max(self._tolerance, TIMES_NOISE * noise), where)
+
+    def _written(self, last: Call) -> Iterator[tuple[str, str | None]]:
+        """The buffers that either model wrote to, and their names in the export."""
+        aliases: dict[int, list[str]] = {}
+        for name, tensor in self.masked.named_buffers(remove_duplicate=False):
+            aliases.setdefault(id(tensor), []).append(name)
+        for names in aliases.values():
+            name = names[0]
+            paths = [unclashing(own) for own in names if unclashing(own) in last.ours.buffers]
+            wrote = _differ(last.theirs.buffers[name], self.theirs.at_first[name])
+            if not paths:
+                if wrote and not self._is_of_a_norm_that_left(name):
+                    yield name, None
+            elif wrote or _differ(last.ours.buffers[paths[0]], self.ours.at_first[paths[0]]):
+                yield name, paths[0]
+
+    def _is_of_a_norm_that_left(self, name: str) -> bool:
+        """Whether a buffer holds statistics of channels that nobody reads any more."""
+        owner = name.rpartition(".")[0]
+        left = any(own.startswith(f"{unclashing(owner)}.") for own in tensors(self.exported))
+        return not left and isinstance(self.masked.get_submodule(owner), _NormBase)
+
+    def _cut(self, name: str, whole: Tensor) -> Tensor:
+        """What the export should have of a buffer."""
+        cuts = {} if self.plan is None else self.plan.cuts.get(name, {})
+        for axis, kept in cuts.items():
+            whole = whole.index_select(axis, torch.from_numpy(positions(kept)).to(whole.device))
+        return whole
+
+    def _noise(self, calls: Sequence[Call]) -> list[_Run]:
+        """The masked model's calls again, with every weight and input off by one rounding."""
+        runs: list[_Run] = []
+        for seed in range(NOISE_RUNS):
+            run: _Run = {}
+            generator = torch.Generator().manual_seed(seed)
+
+            def disturbed(leaf: Any, generator: torch.Generator = generator) -> Any:
+                wide = in_precision(leaf, self.theirs.precision)
+                if not isinstance(wide, Tensor) or not is_inexact(wide):
+                    return wide
+                return (wide * (1 + self._eps * signs(wide, generator))).to(wide.dtype)
+
+            with Runner(self.masked, self.theirs.precision) as other:
+                other.disturb(list(other.weights), self._eps, seed)
+                for call in calls:
+                    try:
+                        outputs = without_gradients(other, call.inputs.example.map(disturbed))
+                    except Exception:  # a call that fails says nothing about rounding
+                        break
+                    run[call.inputs.name] = Result(outputs, other.buffers())
+            runs.append(run)
+        return runs
+
+    def _no_evidence(
+        self,
+        calls: Sequence[Call],
+        used: Sequence[Call],
+        asked: tuple[str, ...],
+        answered: frozenset[str],
+    ) -> str | None:
+        """Why nothing was tested, or `None` if something was."""
+        more = [own for own in calls if own.inputs.example is not calls[0].inputs.example]
+        where = f"on the example or on {len(more)} drawn inputs" if more else "on the example"
+        if not any(output.numel() for own in calls for output in own.theirs.outputs):
+            return f"the model returns no numbers {where}"
+        if not any(finite_share(own.theirs.outputs) for own in used):
+            return f"no output is finite {where}"
+        if asked and not answered:
+            names = ", ".join(asked[:NAMES_SHOWN]) + ", ..." * (len(asked) > NAMES_SHOWN)
+            return f"no output responds {where} to the weights that pruning changed ({names})"
+        return None
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    return difference(one, other) != 0.0

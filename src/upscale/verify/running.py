@@ -1,0 +1,205 @@
+"""Running a model to compare it: a copy of it, in a chosen precision, watched as it runs."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from upscale.capture import Example
+from upscale.draws import OwnDraws
+from upscale.quiet import unwarned
+from upscale.verify.result import TOLERANCE
+
+# How many roundings of the coarsest numbers a result may be off by, however few it sums.
+ROUNDINGS = 4
+COMPLEX = {
+    torch.float64: torch.complex128,
+    torch.float32: torch.complex64,
+    torch.float16: torch.complex32,
+}
+
+
+def in_precision(leaf: Any, precision: torch.dtype | None) -> Any:
+    """A floating or complex tensor in a precision; all else, and all without one, as it is."""
+    if precision is None or not isinstance(leaf, Tensor):
+        return leaf
+    if leaf.is_complex():
+        return leaf.to(COMPLEX[precision])
+    return leaf.to(precision) if leaf.is_floating_point() else leaf
+
+
+def tensors_of(result: Any) -> list[Tensor]:
+    """Every tensor and number in what a model returned, also within dataclasses and mappings."""
+    found: list[Tensor] = []
+    for leaf in tree_leaves(result):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif isinstance(leaf, (bool, int, float, complex)):
+            found.append(torch.tensor(leaf))
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            fields = (getattr(leaf, field.name, None) for field in dataclasses.fields(leaf))
+            found += [tensor for value in fields for tensor in tensors_of(value)]
+        elif isinstance(leaf, Mapping):
+            found += [tensor for value in leaf.values() for tensor in tensors_of(value)]
+    return found
+
+
+class Watch(TorchDispatchMode):
+    """Sees, while a model runs, whether it rounds to less precision than it is given, how coarse
+    its numbers become, and whether it draws some at random."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.narrows = False
+        self.draws = False
+        self.eps = 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = [*_eps(args), *_eps(kwargs)]
+        self.draws |= torch.Tag.nondeterministic_seeded in func.tags
+        result = func(*args, **kwargs)
+        made = _eps(result)
+        self.eps = max(self.eps, *made, 0.0)
+        # The widest input counts: what was float32 before may well stay so.
+        self.narrows |= bool(given and made) and max(made) > min(given)
+        return result
+
+
+def _eps(values: Any) -> list[float]:
+    """How coarse each floating or complex tensor among some values is; quick, as it runs often."""
+    if isinstance(values, Tensor):
+        inexact = values.is_floating_point() or values.is_complex()
+        return [torch.finfo(values.dtype).eps] if inexact else []
+    if isinstance(values, dict):
+        values = values.values()
+    elif not isinstance(values, (tuple, list)):
+        return []
+    return [eps for value in values for eps in _eps(value)]
+
+
+class Runner:
+    """A copy of a model in some precision, or its own; on leaving, its weights are let go of."""
+
+    def __init__(self, model: nn.Module, precision: torch.dtype | None) -> None:
+        self.precision = precision
+        self.watch = Watch()
+        self._calls = 0
+        self._source = dict(model.named_parameters())
+        self.model = _copied(model, precision)
+        for module in self.model.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.eval()  # its noise depends on how many channels there are
+        self.weights = dict(self.model.named_parameters())
+        self.at_first = self.buffers()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        # Graph modules lie in reference cycles: their wide weights would stay for a while.
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            tensor.data = tensor.new_empty(0)
+
+    @property
+    def tolerance(self) -> float:
+        """What counts as rounding without further question, at the precision seen so far."""
+        return max(TOLERANCE, ROUNDINGS * self.watch.eps)
+
+    def call(self, example: Example, *, again: bool = False) -> list[Tensor]:
+        """What the copy returns; `again` is a call that repeats the one before.
+
+        What it draws at random depends on how many calls were made, and on nothing else.
+        """
+        self._calls += not again
+        given = example.map(lambda leaf: in_precision(leaf, self.precision))
+        first = self._calls == 1 and not again
+        with ExitStack() as modes:
+            # A mode looks at every operation, which takes time: later calls go without.
+            if first:
+                modes.enter_context(self.watch)
+            if first or self.watch.draws:
+                modes.enter_context(OwnDraws(self._calls))
+            return self._result(given)
+
+    def _result(self, example: Example) -> list[Tensor]:
+        call: Any = self.model
+        if isinstance(self.model, fx.GraphModule):
+            # It prints the code around an error; here errors are expected.
+            call = nn.Module.__call__.__get__(self.model)
+        own = example.copied()
+        with torch.inference_mode(False):
+            return tensors_of(call(*own.args, **own.kwargs))
+
+    def buffers(self) -> dict[str, Tensor]:
+        """The buffers as they are now, by name."""
+        return {name: own.detach().clone() for name, own in self.model.named_buffers()}
+
+    def restore(self, buffers: Mapping[str, Tensor]) -> None:
+        """Put buffers back to what they were."""
+        for name, saved in buffers.items():
+            owner, _, last = name.rpartition(".")
+            own = self.model.get_submodule(owner)._buffers
+            now = own.get(last)
+            if now is not None and now.shape == saved.shape and not now.requires_grad:
+                now.detach().copy_(saved)
+            else:
+                own[last] = saved.clone()
+
+    def settle(self) -> None:
+        """Cut what a call wrote to buffers off from the gradients of that call."""
+        for module in self.model.modules():
+            for name, own in module._buffers.items():
+                if own is not None and own.requires_grad:
+                    module._buffers[name] = own.detach()
+
+    def disturb(self, names: Sequence[str], by: float, seed: int) -> None:
+        """Change weights at random, each number by a share of itself."""
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name in names:
+                own = self.weights[name]
+                if own.is_floating_point() or own.is_complex():
+                    own.mul_(1 + by * signs(own, generator))
+
+    def reset(self, names: Sequence[str]) -> None:
+        """Give disturbed weights the values of the model that this is a copy of."""
+        with torch.no_grad():
+            for name in names:
+                self.weights[name].copy_(self._source[name])
+
+
+def signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Ones and minus ones at random, in the shape and precision of a tensor."""
+    drawn = torch.randint(0, 2, like.shape, generator=generator, dtype=torch.int8)
+    return (2 * drawn - 1).to(like)
+
+
+def _copied(model: nn.Module, precision: torch.dtype | None) -> nn.Module:
+    memo: dict[int, Any] = {}
+    with torch.inference_mode(False):
+        for own in (*model.parameters(), *model.buffers()):
+            wide = in_precision(own.detach(), precision)
+            wide = wide.clone() if wide.dtype == own.dtype else wide
+            # Copied into the precision at once: there is no room for both of a large model.
+            if type(own) in (Tensor, nn.Parameter):
+                is_weight = isinstance(own, nn.Parameter)
+                memo[id(own)] = nn.Parameter(wide, requires_grad=False) if is_weight else wide
+        # Copying a graph module that takes nested inputs makes torch warn of its own code.
+        with unwarned(FutureWarning):
+            twin = copy.deepcopy(model, memo)
+        if precision is not None:
+            twin._apply(lambda own: in_precision(own, precision))
+    for weight in twin.parameters():
+        weight.requires_grad_(False)
+    return twin
