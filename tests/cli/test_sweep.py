@@ -78,23 +78,27 @@ def test_a_failed_cell_is_told_and_makes_the_status_1(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "status", "said"),
     [
-        (["nowhere.yaml"], "nowhere.yaml is no file; give a grid as .yaml or .py"),
-        (["grid.yaml", "--csv"], "--csv is how --show prints"),
-        (["grid.yaml", "--address", "auto"], "--address is that of a Ray"),
-        (["grid.yaml", "--show"], "nothing has been measured yet"),
-        (["grid.yaml", "--on", "processes", "--workers", "0"], "workers is 0"),
-        (["grid.yaml", "--records", "grid.yaml"], "grid.yaml is no file of records"),
-        (["grid.yaml", "--records", "no/such/place"], "is no file of records"),
-        (["bad.yaml"], "bad.yaml: there is no setting 'models'; did you mean 'model'?"),
+        (["nowhere.yaml"], 1, "nowhere.yaml is no file; give a grid as .yaml or .py"),
+        (["grid.yaml", "--csv"], 2, "--csv is how --show prints"),
+        (["grid.yaml", "--address", "auto"], 2, "--address is that of a Ray"),
+        (["grid.yaml", "--show"], 1, "nothing has been measured yet"),
+        (["grid.yaml", "--on", "processes", "--workers", "0"], 2, "--workers: it is '0'"),
+        (["grid.yaml", "--records", "grid.yaml"], 1, "grid.yaml is no file of records"),
+        (["grid.yaml", "--records", "no/such/place"], 1, "is no file of records"),
+        (["bad.yaml"], 1, "bad.yaml: there is no setting 'models'; did you mean 'model'?"),
     ],
 )
 def test_a_users_mistake_is_one_line(
-    arguments: list[str], said: str, grid: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    status: int,
+    said: str,
+    grid: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (grid.parent / "bad.yaml").write_text("models: a\n")
-    assert main(["sweep", *arguments, "--quiet"]) == 1
+    assert main(["sweep", *arguments, "--quiet"]) == status
     told = capsys.readouterr().err
     assert said in told
     assert len(told.splitlines()) == 1
