@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import NoReturn
 
@@ -204,6 +205,9 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--address", help="of a Ray that runs already, such as auto or host:6379")
     parser.add_argument("--retry", action="store_true", help="try cells again that failed before")
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="SECONDS", help="a cell that takes longer fails"
+    )
     parser.add_argument("--show", action="store_true", help="print the records, measure nothing")
     parser.add_argument("--csv", action="store_true", help="with --show: as CSV, all columns")
 
@@ -213,6 +217,17 @@ def whole(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a whole number >= 1")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """A span of time."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a number of seconds > 0")
+    return found
 
 
 def check(arguments: argparse.Namespace) -> None:

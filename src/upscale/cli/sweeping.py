@@ -47,7 +47,9 @@ def sweep(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             address=arguments.address,
             retry=arguments.retry,
+            timeout=arguments.timeout,
             tell=tell,
+            say=progress.say,
         )
     told = (
         f"{summary.cells} cells: {summary.measured} measured now, {summary.before} recorded "
