@@ -33,6 +33,18 @@ def leave(signum: int = 0, frame: FrameType | None = None) -> None:
     os._exit(STATUS)
 
 
+def end_interrupted() -> None:
+    """End the program with its status for interrupts; elsewhere this does nothing.
+
+    Python itself would end by the signal if the interrupt came while it ran code from a string,
+    as dataclasses and traced modules do, although it was caught.
+    """
+    if signal.getsignal(signal.SIGINT) is leave:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(STATUS)
+
+
 def watch() -> None:
     """From now on Ctrl-C ends the program, unless somebody else takes care of it."""
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -123,3 +124,17 @@ def test_while_a_sweep_starts_its_workers(tmp_path: Path) -> None:
         assert running.stderr is not None
         assert [running.stderr.readline() for _ in range(2)] == ["torch\n", "torch\n"]
         assert_ended_well(running, interrupt(running))
+
+
+def test_while_code_from_a_string_runs(tmp_path: Path) -> None:
+    """Python would end by the signal then, although the interrupt was caught."""
+    (tmp_path / "model_of_this_test.py").write_text(
+        "import time\ndef build():\n    exec('print(1, flush=True); time.sleep(60)')\n"
+    )
+    with begin(["inspect", "model_of_this_test:build", "--json"], tmp_path) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "1\n"
+        os.killpg(running.pid, signal.SIGINT)
+        out, told = running.communicate(timeout=PATIENCE_S)
+        assert_ended_well(running, told)
+    assert json.loads(out) == {"error": "KeyboardInterrupt", "message": "interrupted"}

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from upscale.calibration import cache_path, calibrate
 from upscale.cli.arguments import amount_of, check, example_of, make_parser, target_of
-from upscale.cli.outcomes import OK, SLOWER, say_error, wants_json
+from upscale.cli.outcomes import INTERRUPTED, OK, SLOWER, say_error, wants_json
 from upscale.cli.progress import Progress
 from upscale.cli.sweeping import sweep
 from upscale.deploy import to_exported, to_onnx, to_torchscript
 from upscale.errors import ExampleError, SlowerWarning
-from upscale.interrupts import interruptible
+from upscale.interrupts import end_interrupted, interruptible
 from upscale.pruning import prune, race_models
 from upscale.sources import SourceError, find_model
 from upscale.store import load, save
@@ -36,7 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return status
     except (Exception, KeyboardInterrupt) as error:  # a model's own code may raise anything
-        return say_error(error, as_json=wants_json(given))
+        status = say_error(error, as_json=wants_json(given))
+        if status == INTERRUPTED:
+            end_interrupted()
+        return status
 
 
 def _run(arguments: argparse.Namespace) -> int:
