@@ -175,6 +175,7 @@ def test_grids_are_read_from_yaml_and_from_python(tmp_path: Path) -> None:
         ("a.py", "x = 1\n", "it must define GRID"),
         ("a.py", "GRID = []\n", "it must define GRID"),
         ("a.py", "1 / 0\n", "it does not run: ZeroDivisionError"),
+        ("a.py", "import sys\nsys.exit(0)\n", "it does not run: SystemExit: 0"),
         ("a.py", "import upscale.sweep as s\nGRID = s.Grid({})", "the grid has no 'model'"),
     ],
 )
