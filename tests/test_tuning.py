@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -19,7 +20,6 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import upscale
-from upscale import tuning
 from upscale.tuning import Epoch, Recipe, TuningError, batches, tune
 from upscale.zoo import digits, digits_data
 
@@ -83,7 +83,7 @@ def test_without_accelerate_the_error_says_what_to_install(
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     train, test = images(64)  # before: these import too
-    monkeypatch.setattr(tuning.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(TuningError, match=r"upscale\[tune\]"):
         tune(nn.Linear(1, 2), train, test, RECIPE)
 

@@ -1,5 +1,9 @@
 """Unconstrained channel pruning for PyTorch, and the fastest correct export of what it prunes."""
 
+from upscale import interrupts as interrupts  # before torch is loaded, which takes seconds
+
+# isort: split
+
 from upscale import deploy
 from upscale.api import export, mask, plan, select
 from upscale.calibration import calibrate

@@ -22,6 +22,7 @@ from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
 from upscale.gating import factors_met, find_gated
 from upscale.layers import computes_weight, layers, parameter_names, tensors, weight_names
+from upscale.ordinary import ordinary_model, ordinary_tensors
 from upscale.outputs import (
     additions,
     free_columns,
@@ -79,6 +80,7 @@ class Options(TypedDict, total=False):
     within: Selection | None
 
 
+@ordinary_tensors()
 def select(
     model: nn.Module,
     example: Any,
@@ -162,6 +164,7 @@ def select(
     return select_for(model, given, captured, analyse(captured), request, gone)
 
 
+@ordinary_tensors()
 def mask(
     model: nn.Module, selection: Selection | Sequence[Selection], *, example: Any = None
 ) -> nn.Module:
@@ -180,6 +183,7 @@ def mask(
     return masked_by(model, _selections(model, selection), example)
 
 
+@ordinary_tensors()
 def plan(
     model: nn.Module,
     example: Any,
@@ -215,6 +219,7 @@ def plan(
     return plan_for(model, given, captured, None, selections, way, gone)
 
 
+@ordinary_tensors()
 def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     """A new, smaller module that computes what the masked model computes.
 
@@ -238,6 +243,7 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     return _rewritten(model, captured, plan, met)
 
 
+@ordinary_tensors()
 def apply(model: nn.Module, plan: Plan, example: Any) -> fx.GraphModule:
     """What `export` gives, for weights that will be replaced: their numbers are not looked at."""
     model, _ = reference.released(settled(checked(model)))
@@ -443,10 +449,10 @@ def _check_same_model(model: nn.Module, captured: Captured) -> None:
 
 
 def checked(model: nn.Module) -> nn.Module:
-    """The model given; raises if it is none."""
+    """The model given, or an ordinary copy of it; raises if it is none."""
     if not isinstance(model, nn.Module):
         raise CaptureError(f"expected a torch.nn.Module, not {type(model).__name__}")
-    return model
+    return ordinary_model(model)
 
 
 __all__ = ["Selection", "export", "mask", "plan", "select"]

@@ -29,6 +29,7 @@ from upscale.capture import Captured, Example, capture
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
+from upscale.ordinary import ordinary_tensors
 from upscale.planning import Plan
 from upscale.selecting import Request
 from upscale.selection.amounts import Amount, Latency
@@ -45,6 +46,7 @@ TRIALS, NEAR = 8, 0.02
 MOST_PRUNED = 0.95
 
 
+@ordinary_tensors()
 def prune(
     model: nn.Module,
     example: Any,

@@ -17,6 +17,7 @@ from upscale.errors import AmountWarning
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow, Frozen, Pass, Reduce
 from upscale.layers import columns, layers, weight_names, weight_of
+from upscale.ordinary import ordinary_tensors
 from upscale.quiet import unwarned
 from upscale.segments import find_live
 from upscale.selecting import Request
@@ -96,6 +97,7 @@ class Survey:
         return "\n".join(lines)
 
 
+@ordinary_tensors()
 def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> Survey:
     """Say what of a model can be pruned; the model is not changed.
 

@@ -13,12 +13,14 @@ from upscale.api import checked
 from upscale.channels import positions
 from upscale.errors import PlanError
 from upscale.layers import computes_weight, layers, tensors, weight_names
+from upscale.ordinary import ordinary_tensors
 from upscale.planning import Plan
 from upscale.rewrite.graph import unclashing
 from upscale.selection.masks import Selection
 from upscale.settling import settled
 
 
+@ordinary_tensors()
 def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
     """A copy of a model with the weights of its export, and zeros for all that was pruned.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from upscale.cli import main
 from upscale.sweep import read_records
+from upscale.sweep.locks import cores
 
 GRID = """\
 model: upscale:digits
@@ -78,27 +81,71 @@ def test_a_failed_cell_is_told_and_makes_the_status_1(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "status", "said"),
     [
-        (["nowhere.yaml"], "nowhere.yaml is no file; give a grid as .yaml or .py"),
-        (["grid.yaml", "--csv"], "--csv is how --show prints"),
-        (["grid.yaml", "--address", "auto"], "--address is that of a Ray"),
-        (["grid.yaml", "--show"], "nothing has been measured yet"),
-        (["grid.yaml", "--on", "processes", "--workers", "0"], "workers is 0"),
-        (["grid.yaml", "--records", "grid.yaml"], "grid.yaml is no file of records"),
-        (["grid.yaml", "--records", "no/such/place"], "is no file of records"),
-        (["bad.yaml"], "bad.yaml: there is no setting 'models'; did you mean 'model'?"),
+        (["nowhere.yaml"], 1, "nowhere.yaml is no file; give a grid as .yaml or .py"),
+        (["grid.yaml", "--timeout", "-1"], 2, "--timeout: it is '-1'"),
+        (["grid.yaml", "--csv"], 2, "--csv is how --show prints"),
+        (["grid.yaml", "--address", "auto"], 2, "--address is that of a Ray"),
+        (["grid.yaml", "--show"], 1, "nothing has been measured yet"),
+        (["grid.yaml", "--on", "processes", "--workers", "0"], 2, "--workers: it is '0'"),
+        (["grid.yaml", "--records", "grid.yaml"], 1, "grid.yaml is no file of records"),
+        (["grid.yaml", "--records", "no/such/place"], 1, "is no file of records"),
+        (["bad.yaml"], 1, "bad.yaml: there is no setting 'models'; did you mean 'model'?"),
     ],
 )
 def test_a_users_mistake_is_one_line(
-    arguments: list[str], said: str, grid: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    status: int,
+    said: str,
+    grid: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (grid.parent / "bad.yaml").write_text("models: a\n")
-    assert main(["sweep", *arguments, "--quiet"]) == 1
+    assert main(["sweep", *arguments, "--quiet"]) == status
     told = capsys.readouterr().err
     assert said in told
     assert len(told.splitlines()) == 1
     assert grid.read_text() == GRID
+
+
+def test_a_cell_that_hangs_is_told_and_so_is_waiting_for_the_cores(
+    grid: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("upscale.sweep.locks.CORES", f"cores-of-a-test-{os.getpid()}")
+    (grid.parent / "hanging_of_this_test.py").write_text(
+        "import time\ndef hang(trial):\n    time.sleep(60)\nhang.selects = False\n"
+    )
+    grid.write_text(GRID.replace("[accuracy, copies]", "hanging_of_this_test:hang"))
+    taken = threading.Event()
+
+    def take() -> None:
+        with cores(alone=True):
+            taken.set()
+            time.sleep(0.5)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    taken.wait()
+    assert main(["sweep", str(grid), "--timeout", "0.2", "--json"]) == 1
+    thread.join()
+    told = capsys.readouterr()
+    assert json.loads(told.out)["failed"] == 2
+    assert told.err.count("waiting for the cores") == 1
+    assert told.err.count("TimedOut: it took longer than 0.2 s") == 2
+
+
+def test_what_cells_print_is_no_part_of_the_result(
+    grid: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (grid.parent / "loud_of_this_test.py").write_text(
+        "def loud(trial):\n    print('hello')\n    return {}\nloud.selects = False\n"
+    )
+    grid.write_text(GRID.replace("[accuracy, copies]", "loud_of_this_test:loud"))
+    assert main(["sweep", str(grid), "--quiet", "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["measured"] == 2
+    assert told.err == "hello\nhello\n"
 
 
 def test_progress_tells_the_time_left(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +80,60 @@ def _awaits_its_end_once(trial: Trial) -> dict[str, Any]:
     return {"double": 2 * trial.cell.seed}
 
 
+def _on_odd_seeds(act: Callable[[], object]) -> Metric:
+    """A metric that does something to cells of odd seeds, and measures the others."""
+
+    def measure(trial: Trial) -> dict[str, Any]:
+        _note(trial)
+        if trial.cell.seed % 2:
+            act()
+        return {"double": 2 * trial.cell.seed}
+
+    return Metric(measure, selects=False)
+
+
+def _print_bytes() -> None:
+    sys.stdout.buffer.write(b"\xff\xfe\n")
+    sys.stdout.flush()
+    os.write(1, b"\xff\xfe\n")
+    print("\udcff")
+    raise OSError("no such file: \udcff")
+
+
+class _Silent(Exception):
+    def __str__(self) -> str:
+        raise ValueError("it will not say")
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _spin() -> None:
+    while True:
+        with contextlib.suppress(Exception):
+            time.sleep(0.01)
+
+
+def _hang_with_a_child() -> None:
+    subprocess.run(["sleep", "61.19"], check=False)
+
+
+def _hang_in_native_code() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})  # as good as a call that never ends
+    time.sleep(60)
+
+
+exits = _on_odd_seeds(lambda: sys.exit(0))
+prints_bytes = _on_odd_seeds(_print_bytes)
+gives_half_a_character = Metric(lambda trial: {"said": "\udcff"}, selects=False)
+will_not_say = _on_odd_seeds(lambda: _raise(_Silent()))
+ends_as_a_generator = _on_odd_seeds(lambda: _raise(GeneratorExit()))
+spins = _on_odd_seeds(_spin)
+hangs_with_a_child = _on_odd_seeds(_hang_with_a_child)
+hangs_in_native_code = _on_odd_seeds(_hang_in_native_code)
+stops = _on_odd_seeds(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+killed = _on_odd_seeds(lambda: os.kill(os.getpid(), signal.SIGKILL))
 quick = Metric(_quick, selects=False)
 timed = Metric(_quick, alone=True, selects=False)
 fails = Metric(_fails, selects=False)

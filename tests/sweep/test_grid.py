@@ -72,7 +72,14 @@ def test_keys_never_change() -> None:
     assert Cell("upscale:digits", "macs", 0).key == Cell("upscale:digits", "macs", 0.0).key
 
 
-def test_every_setting_is_part_of_the_key() -> None:
+def test_a_timeout_makes_no_other_cell() -> None:
+    base = Cell("upscale:digits", "macs", 0.5)
+    assert (replace(base, timeout=9), replace(base, timeout=9).key) == (base, base.key)
+    (cell,) = Grid({**BASE, "timeout": 2.5}).cells()
+    assert cell.timeout == 2.5
+
+
+def test_every_other_setting_is_part_of_the_key() -> None:
     base = Cell("upscale:digits", "macs", 0.5)
     other: dict[str, Any] = {
         **{name: values[1] for name, values in CHOICES.items()},
@@ -91,9 +98,9 @@ def test_every_setting_is_part_of_the_key() -> None:
         "seed": 4,
         "memory_format": "channels_last",
     }
-    assert set(other) == set(SETTINGS)
+    assert set(other) | {"timeout"} == set(SETTINGS)
     keys = {replace(base, **{name: value}).key for name, value in other.items()}
-    assert len(keys | {base.key}) == len(SETTINGS) + 1
+    assert len(keys | {base.key}) == len(other) + 1
 
 
 def test_what_a_cell_may_say_is_what_the_stages_know() -> None:
@@ -120,6 +127,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"threads": 0}, "threads is 0; it must be a whole number >= 1"),
     ({"threads": True}, "threads is True"),
     ({"images": -1}, "images is -1"),
+    ({"timeout": 0}, "timeout is 0; it must be a number of seconds > 0"),
+    ({"timeout": float("inf")}, "timeout is inf"),
+    ({"timeout": [1, 2]}, "timeout has several values"),
+    ({"seed": -1}, "seed is -1"),
     ({"metric": "speed"}, "metric is 'speed'; it must be one of accuracy, latency"),
     ({"metric": None}, "metric is None"),
     ({"constraint": "None"}, "constraint is 'None'; it must be one of none, segment"),
@@ -164,6 +175,7 @@ def test_grids_are_read_from_yaml_and_from_python(tmp_path: Path) -> None:
         ("a.py", "x = 1\n", "it must define GRID"),
         ("a.py", "GRID = []\n", "it must define GRID"),
         ("a.py", "1 / 0\n", "it does not run: ZeroDivisionError"),
+        ("a.py", "import sys\nsys.exit(0)\n", "it does not run: SystemExit: 0"),
         ("a.py", "import upscale.sweep as s\nGRID = s.Grid({})", "the grid has no 'model'"),
     ],
 )

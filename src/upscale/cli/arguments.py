@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from upscale import __version__
+from upscale.errors import UpscaleError
 from upscale.selection.amounts import Amount, Latency, Macs, Parameters
 from upscale.sources import HELP
 from upscale.sweep.running import PLACES
@@ -57,9 +60,20 @@ a grid file:
 }
 
 
+class ArgumentsError(UpscaleError, ValueError):
+    """The command line says something that no command takes."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises what it has to complain of."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ArgumentsError(f"{message}; see {self.prog} --help")
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="upscale",
         description="Unconstrained channel pruning for PyTorch, exported exactly and fast.",
         epilog="Exit status: 0 done; 1 an error, which is said; 2 wrong arguments; 3 done, but "
@@ -73,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_source(bench)
     _add_amount(bench, required=False)
     bench.add_argument("--against", type=Path, metavar="FILE", help="a file that prune wrote")
-    bench.add_argument("--runs", type=int, default=20, help="runs behind each median")
+    bench.add_argument("--runs", type=whole, default=20, help="runs behind each median")
     _add_target(_command(commands, "calibrate", "measure what copies cost on this machine"))
     _add_sweep(_command(commands, "sweep", "measure every setting of a grid, once, and record it"))
     return parser
@@ -113,7 +127,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         "--runtime", choices=RUNTIMES, default="torch", help="what will run the export"
     )
     parser.add_argument("--channels-last", action="store_true", help="plan for channels-last")
-    parser.add_argument("--threads", type=int, default=None, help="threads that torch may use")
+    parser.add_argument("--threads", type=whole, default=None, help="threads that torch may use")
     parser.add_argument(
         "--dtype", choices=sorted(ITEM_BYTES), default="float32", help="of weights and input"
     )
@@ -161,7 +175,9 @@ def _add_amount(parser: argparse.ArgumentParser, *, required: bool) -> None:
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="PATTERN", help="layers that keep all"
     )
-    parser.add_argument("--round-to", type=int, default=1, metavar="N", help="keep multiples of N")
+    parser.add_argument(
+        "--round-to", type=whole, default=1, metavar="N", help="keep multiples of N"
+    )
 
 
 def _add_prune(parser: argparse.ArgumentParser) -> None:
@@ -184,11 +200,47 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         "--records", type=Path, metavar="FILE", help="GRID with the ending .sqlite if not said"
     )
     parser.add_argument("--on", choices=PLACES, default="local", help="where cells are measured")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes; all cores if not said")
+    parser.add_argument(
+        "--workers", type=whole, metavar="N", help="processes; all cores if not said"
+    )
     parser.add_argument("--address", help="of a Ray that runs already, such as auto or host:6379")
     parser.add_argument("--retry", action="store_true", help="try cells again that failed before")
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="SECONDS", help="a cell that takes longer fails"
+    )
     parser.add_argument("--show", action="store_true", help="print the records, measure nothing")
     parser.add_argument("--csv", action="store_true", help="with --show: as CSV, all columns")
+
+
+def whole(text: str) -> int:
+    """A number of things, of which there is one at least."""
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a whole number >= 1")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A span of time."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a number of seconds > 0")
+    return found
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise `ArgumentsError` if an amount, a target or a shape is none."""
+    try:
+        if "latency" in arguments:
+            amount_of(arguments)
+        if "runtime" in arguments:
+            target_of(arguments)
+        if "shape" in arguments:
+            _sizes(arguments.shape)
+    except UpscaleError as error:
+        raise ArgumentsError(str(error)) from error
 
 
 def amount_of(arguments: argparse.Namespace) -> Amount | Latency:
@@ -214,12 +266,17 @@ def target_of(arguments: argparse.Namespace, batch: int = 1) -> Target:
 
 
 def example_of(arguments: argparse.Namespace) -> Tensor:
-    """An input of the shape asked for; raises `ValueError` for what is none."""
-    sizes = [int(size) if size.isdecimal() else 0 for size in arguments.shape.split(",")]
-    if min(sizes) < 1:
-        raise ValueError(f"--shape is {arguments.shape!r}; it must be sizes such as 1,3,224,224")
-    x = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+    """An input of the shape asked for."""
+    x = torch.randn(_sizes(arguments.shape), generator=torch.Generator().manual_seed(0))
     x = x.to(getattr(torch, arguments.dtype))
     if arguments.channels_last and x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
     return x
+
+
+def _sizes(shape: str) -> list[int]:
+    parts = shape.split(",")
+    sizes = [int(size) if size.isascii() and size.isdecimal() else 0 for size in parts]
+    if min(sizes) < 1:
+        raise ArgumentsError(f"--shape is {shape!r}; it must be sizes such as 1,3,224,224")
+    return sizes

@@ -14,45 +14,49 @@ import torch
 from torch import Tensor, nn
 
 from upscale.calibration import cache_path, calibrate
-from upscale.cli.arguments import amount_of, example_of, make_parser, target_of
+from upscale.cli.arguments import amount_of, check, example_of, make_parser, target_of
+from upscale.cli.outcomes import INTERRUPTED, OK, SLOWER, say_error, wants_json
 from upscale.cli.progress import Progress
 from upscale.cli.sweeping import sweep
 from upscale.deploy import to_exported, to_onnx, to_torchscript
-from upscale.errors import ExampleError, SlowerWarning, UpscaleError
+from upscale.errors import ExampleError, SlowerWarning
+from upscale.interrupts import end_interrupted, interruptible
 from upscale.pruning import prune, race_models
-from upscale.sources import find_model
+from upscale.sources import SourceError, find_model
 from upscale.store import load, save
 from upscale.surveying import survey
-
-OK, FAILED, MISUSED, SLOWER, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is what scripts go by."""
-    arguments = make_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    try:
+        with interruptible():
+            status = _run(make_parser().parse_args(given))
+            sys.stdout.flush()
+            return status
+    except (Exception, KeyboardInterrupt) as error:  # a model's own code may raise anything
+        status = say_error(error, as_json=wants_json(given))
+        if status == INTERRUPTED:
+            end_interrupted()
+        return status
+
+
+def _run(arguments: argparse.Namespace) -> int:
     commands = {"prune": _prune, "inspect": _inspect, "bench": _bench, "calibrate": _calibrate}
     commands["sweep"] = sweep
-    try:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always", UserWarning)
+    check(arguments)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        try:
             status = commands[arguments.command](arguments)
-        slower = [w for w in told if issubclass(w.category, SlowerWarning)]
-        ours = [w for w in told if w.category.__module__.startswith("upscale")]
-        for warning in ours:
-            print(f"upscale: {warning.message}", file=sys.stderr)
-        return SLOWER if slower and status == OK else status
-    except UpscaleError as error:
-        print(f"upscale: {error}", file=sys.stderr)
-        return FAILED
-    except ValueError as error:
-        print(f"upscale: {error}", file=sys.stderr)
-        return MISUSED
-    except OSError as error:
-        print(f"upscale: {error.strerror or error}: {error.filename or ''}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        print("upscale: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        except SystemExit as error:
+            raise SourceError(f"code that was given called sys.exit({error.code!r})") from error
+    slower = [w for w in told if issubclass(w.category, SlowerWarning)]
+    ours = [w for w in told if w.category.__module__.startswith("upscale")]
+    for warning in ours:
+        print(f"upscale: {warning.message}", file=sys.stderr)
+    return SLOWER if slower and status == OK else status
 
 
 def _prune(arguments: argparse.Namespace) -> int:

@@ -6,9 +6,9 @@ import argparse
 import json
 from dataclasses import asdict
 
+from upscale.cli.arguments import ArgumentsError
 from upscale.cli.progress import Progress
 from upscale.sweep import (
-    GridError,
     Record,
     as_csv,
     as_table,
@@ -23,9 +23,9 @@ from upscale.sweep.tables import rows_of
 def sweep(arguments: argparse.Namespace) -> int:
     """Measure what has no record yet, or show what has. The status is 1 if a cell failed."""
     if arguments.csv and not arguments.show:
-        raise GridError("--csv is how --show prints: give both")
+        raise ArgumentsError("--csv is how --show prints: give both")
     if arguments.address is not None and arguments.on != "ray":
-        raise GridError("--address is that of a Ray: give --on ray too")
+        raise ArgumentsError("--address is that of a Ray: give --on ray too")
     cells = read_grid(arguments.grid)
     path = arguments.records or arguments.grid.with_suffix(".sqlite")
     if arguments.show:
@@ -47,7 +47,9 @@ def sweep(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             address=arguments.address,
             retry=arguments.retry,
+            timeout=arguments.timeout,
             tell=tell,
+            say=progress.say,
         )
     told = (
         f"{summary.cells} cells: {summary.measured} measured now, {summary.before} recorded "

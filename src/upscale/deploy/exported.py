@@ -14,10 +14,12 @@ from torch.utils._pytree import tree_map
 
 from upscale.capture import Example, export_turn, two_of_each
 from upscale.errors import DeployError
+from upscale.ordinary import ordinary, ordinary_model, ordinary_tensors
 from upscale.quiet import unwarned
 from upscale.store.atomic import replacing
 
 
+@ordinary_tensors()
 def to_exported(
     model: nn.Module, example: Any, path: str | os.PathLike[str], *, dynamic_batch: bool = True
 ) -> None:
@@ -29,7 +31,7 @@ def to_exported(
 
 def exported(model: nn.Module, example: Any, *, dynamic_batch: bool) -> ExportedProgram:
     """The program of a model, in the mode it is in."""
-    given = Example.of(example)
+    model, given = ordinary_model(model), Example.of(ordinary(example))
     if dynamic_batch:
         given = two_of_each(given)  # a batch of one would be taken for a size that is fixed
     try:

@@ -14,11 +14,13 @@ from torch import nn
 from upscale.capture import turn
 from upscale.deploy.exported import exported
 from upscale.errors import DeployError
+from upscale.ordinary import ordinary_tensors
 from upscale.packages import MissingPackageError
 from upscale.quiet import unwarned
 from upscale.store.atomic import replacing
 
 
+@ordinary_tensors()
 def to_onnx(
     model: nn.Module,
     example: Any,

@@ -10,14 +10,16 @@ from torch import nn
 
 from upscale.capture import Example, two_of_each
 from upscale.errors import DeployError
+from upscale.ordinary import ordinary, ordinary_model, ordinary_tensors
 from upscale.quiet import unwarned
 from upscale.store.atomic import replacing
 
 
+@ordinary_tensors()
 def to_torchscript(model: nn.Module, example: Any, path: str | os.PathLike[str]) -> None:
     """Write a model as `torch.jit.load` reads it, for any batch."""
     with unwarned():  # torch warns that the format is old
-        scripted = _scripted(model, two_of_each(Example.of(example)))
+        scripted = _scripted(ordinary_model(model), two_of_each(Example.of(ordinary(example))))
         with replacing(path) as fresh:
             torch.jit.save(scripted, fresh)
 

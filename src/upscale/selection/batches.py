@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from upscale.errors import SelectionError
 from upscale.layers import layers, weight_of
+from upscale.ordinary import is_ordinary, ordinary
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def batches_of(data: Iterable[Any], inputs: int) -> Iterator[Batch]:
     A batch is a tensor, a tuple of inputs or a dict of keyword inputs; one part more than the
     model has inputs is the target.
     """
-    for given in data:
+    for given in map(ordinary, data):
         if isinstance(given, Tensor):
             yield Batch((given,), {}, None)
         elif isinstance(given, Mapping):
@@ -131,7 +132,9 @@ def recalibrate(model: nn.Module, batches: Iterable[Any], inputs: int = 1) -> nn
     if not found:
         raise SelectionError("recalibrate needs batches of the model's inputs; there are none")
     momenta = [norm.momentum for norm in norms]
-    with evaluating(model), torch.no_grad():
+    # What was made under inference mode can be written to under it alone.
+    mode = torch.no_grad() if is_ordinary(model) else torch.inference_mode()
+    with evaluating(model), mode:
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = None  # a plain average over all batches

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from upscale.api import apply
 from upscale.errors import PlanError, StoreError, UpscaleError
 from upscale.layers import tensors
+from upscale.ordinary import ordinary_tensors
 from upscale.planning import Plan
 from upscale.reference import hold_output
 from upscale.settling import duplicate
@@ -33,6 +34,7 @@ from upscale.store.saving import VERSION
 from upscale.store.tensors import install, json_to_tensors
 
 
+@ordinary_tensors()
 def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> fx.GraphModule:
     """The exported model that `save` wrote, made anew without the class it was pruned from.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
+import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,29 +21,50 @@ import torch
 from upscale import __version__
 from upscale.errors import UpscaleError
 from upscale.quiet import unwarned
-from upscale.sweep.cells import Cell
+from upscale.sweep.cells import Cell, GridError
+from upscale.sweep.deadlines import TimedOut, deadline
 from upscale.sweep.locks import cores
 from upscale.sweep.metrics import Metric, metric_of
 from upscale.sweep.records import Record
 from upscale.sweep.trials import Memory, Trial
 
 MOST_TRIES = 2
+BEGUN, WAITING = "begun", "waiting"
+LARGEST_SEED = 2**64 - 1
+
+Note = Callable[[str], object]
+Limit = Callable[[float | None], contextlib.AbstractContextManager[None]]
 
 
-def attempt(cell: Cell, memory: Memory, attempts: int = 1) -> Record:
-    """Measure a cell; what goes wrong is recorded, and where."""
+def attempt(
+    cell: Cell,
+    memory: Memory,
+    attempts: int = 1,
+    *,
+    note: Note | None = None,
+    limit: Limit = deadline,
+) -> Record:
+    """Measure a cell; what goes wrong is recorded, and where.
+
+    `note` is told when it begins and when it waits for the cores; `limit` holds it to its timeout.
+    """
+    tell = note or (lambda what: None)
+    begun, start = time.time(), time.perf_counter()
     try:
+        tell(BEGUN)
         metric = metric_of(cell.metric)
-    except Exception as error:
-        return failure(cell, error, time.time(), 0.0, attempts)
-    with cores(alone=metric.alone), _settings(cell):
-        begun, start = time.time(), time.perf_counter()
-        try:
-            result = _measured(metric, cell, memory)
-        except Exception as error:
-            return failure(cell, error, begun, time.perf_counter() - start, attempts)
-        taken = time.perf_counter() - start
-        return Record(cell, result, None, None, begun, taken, place(), attempts)
+        with cores(alone=metric.alone, waiting=lambda: tell(WAITING)):
+            tell(BEGUN)
+            begun, start = time.time(), time.perf_counter()
+            # Standard output is for what a program prints, and no place for what cells do.
+            with contextlib.redirect_stdout(sys.stderr), _settings(cell), limit(cell.timeout):
+                result = _measured(metric, cell, memory)
+            taken = time.perf_counter() - start
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit and whatever else ends one cell, not the sweep
+        return failure(cell, error, begun, time.perf_counter() - start, attempts)
+    return Record(cell, result, None, None, begun, taken, place(), attempts)
 
 
 def _measured(metric: Metric, cell: Cell, memory: Memory) -> Mapping[str, Any]:
@@ -51,18 +73,28 @@ def _measured(metric: Metric, cell: Cell, memory: Memory) -> Mapping[str, Any]:
         result = dict(metric.measure(trial))
         found = {**result, "reached": trial.reached} if metric.selects else result
     # What is no JSON fails here, where its cell can be told, and not where records are written.
-    plain: Mapping[str, Any] = json.loads(json.dumps(found, default=_plain), parse_constant=_absent)
+    text = json.dumps(found, default=_plain, ensure_ascii=False)
+    whole = text.encode("utf-8", "replace")  # halves of characters cannot be written either
+    plain: Mapping[str, Any] = json.loads(whole, parse_constant=_absent)
     return plain
 
 
 def failure(
-    cell: Cell, error: Exception, begun: float, seconds: float, attempts: int = 1
+    cell: Cell, error: BaseException, begun: float, seconds: float, attempts: int = 1
 ) -> Record:
     """The record of a cell that went wrong. A user's mistake needs no trace."""
-    ours = isinstance(error, UpscaleError)
-    told = f"{type(error).__name__}: {error}"
-    trace = None if ours else "".join(traceback.format_exception(error))
-    return Record(cell, None, told, trace, begun, seconds, place(), attempts)
+    try:
+        told = f"{type(error).__name__}: {error}"
+    except Exception:  # an error of the user's own class may fail to say what it is
+        told = type(error).__name__
+    expected = isinstance(error, (UpscaleError, TimedOut))
+    trace = None if expected else _text("".join(traceback.format_exception(error)))
+    return Record(cell, None, _text(told), trace, begun, seconds, place(), attempts)
+
+
+def _text(said: str) -> str:
+    """A text that can be written: what is no Unicode is spelt out."""
+    return said.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def lost(cell: Cell, how: str, attempts: int) -> Record:
@@ -71,9 +103,11 @@ def lost(cell: Cell, how: str, attempts: int) -> Record:
     return Record(cell, None, told, None, time.time(), 0.0, place(), attempts)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _settings(cell: Cell) -> Iterator[None]:
     """The cell's threads and seed, denormals flushed; afterwards everything is as it was."""
+    if cell.seed > LARGEST_SEED:
+        raise GridError(f"seed is {cell.seed}; torch takes whole numbers up to {LARGEST_SEED}")
     threads, flushed = torch.get_num_threads(), _flushes()
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(cell.seed)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from upscale.errors import UpscaleError
@@ -45,7 +46,8 @@ class Cell:
     """One setting: what is pruned, how, and what is measured then.
 
     `weights`, `data` and `sample` are where weights, the images that accuracy is measured on
-    and those that criteria look at come from. Names with a colon are import paths.
+    and those that criteria look at come from. Names with a colon are import paths. `timeout` is
+    how many seconds it may take; it is no part of what is measured, nor of the key.
 
     >>> Cell(model="upscale:digits", metric="copies", amount=0.25, shape="1,1,8,8").key
     '2e89485949fd634b'
@@ -72,6 +74,7 @@ class Cell:
     threads: int = 1
     runs: int = 20
     seed: int = 0
+    timeout: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("model", "metric", "importance"):
@@ -92,6 +95,8 @@ class Cell:
         told = "a share from 0 up to, not with, 1"
         _check("amount", self.amount, lambda v: _is_number(v) and 0 <= v < 1, told)
         _check("slack", self.slack, lambda v: _is_number(v) and 0 <= v < 10, "a share, 0 or more")
+        told = "a number of seconds > 0, or none"
+        _check("timeout", self.timeout, lambda v: v is None or (_is_number(v) and v > 0), told)
         object.__setattr__(self, "amount", round(float(self.amount), 9))
         object.__setattr__(self, "slack", round(float(self.slack), 9))
 
@@ -99,9 +104,11 @@ class Cell:
     def key(self) -> str:
         """What names this cell for good: a digest of all settings that are not the default.
 
+        The timeout is left out: it says nothing of what is measured.
         So a setting that is invented later leaves the keys of older records as they were.
         """
         told = {name: value for name, value in asdict(self).items() if value != DEFAULTS.get(name)}
+        told.pop("timeout", None)
         told |= {name: getattr(self, name) for name in REQUIRED}
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -123,16 +130,17 @@ class Cell:
         told += [
             str(own[name])
             for name, default in DEFAULTS.items()
-            if own[name] != default and name not in ("of", "shape", "weights", "data", "sample")
+            if own[name] != default and name not in UNSAID
         ]
         return " ".join(told)
 
 
+UNSAID = {"of", "shape", "weights", "data", "sample", "timeout"}
 DEFAULTS: Mapping[str, Any] = {
-    field.name: field.default for field in fields(Cell) if field.default is not MISSING
+    own.name: own.default for own in fields(Cell) if own.default is not MISSING
 }
-REQUIRED = tuple(field.name for field in fields(Cell) if field.name not in DEFAULTS)
-SETTINGS = tuple(field.name for field in fields(Cell))
+REQUIRED = tuple(own.name for own in fields(Cell) if own.name not in DEFAULTS)
+SETTINGS = tuple(own.name for own in fields(Cell))
 
 
 def _check(name: str, value: Any, fits: Any, told: str) -> None:
@@ -149,11 +157,13 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    # What has thousands of digits can neither be printed nor written.
+    return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 10_000
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and abs(value) < math.inf
 
 
 def _is_shape(value: Any) -> bool:

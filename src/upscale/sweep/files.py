@@ -47,7 +47,7 @@ def _from_python(path: Path) -> list[Grid]:
         found = runpy.run_path(str(path)).get("GRID")
     except GridError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # it is the user's own code
         raise GridError(f"it does not run: {type(error).__name__}: {error}") from error
     given: list[Any] = list(found) if isinstance(found, Sequence) else [found]
     if not given or not all(isinstance(grid, Grid) for grid in given):

@@ -21,8 +21,8 @@ class Grid:
     """Settings with one or several values each; every combination is a cell.
 
     Names are those of `Cell`. Numbers may be a range, `{"from": 0, "to": 0.6, "step": 0.05}`,
-    with both ends. Windows (`contiguous`) are of the input side alone, so combinations of them
-    with the output side are left out.
+    with both ends; `timeout` has one value. Windows (`contiguous`) are of the input side alone, so
+    combinations of them with the output side are left out.
 
     >>> grid = Grid({"model": "upscale:digits", "amount": [0.1, 0.2], "metric": ["macs", "copies"]})
     >>> len(grid.cells())
@@ -83,6 +83,8 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
         values = list(given) if isinstance(given, (list, tuple)) else [given]
     if not values:
         raise GridError(f"{name} has no value")
+    if name == "timeout" and len(values) > 1:
+        raise GridError("timeout has several values; it is the same for all cells of a grid")
     if name == "shape":
         values = [",".join(map(str, v)) if isinstance(v, (list, tuple)) else v for v in values]
     for value in values:

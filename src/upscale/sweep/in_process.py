@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from upscale.sweep.attempts import attempt
+from upscale.sweep.attempts import Note, attempt
 from upscale.sweep.cells import Cell
 from upscale.sweep.records import Record
 from upscale.sweep.trials import Memory
 
 
-def run_here(cells: Sequence[Cell]) -> Iterator[Record]:
+def run_here(cells: Sequence[Cell], note: Note) -> Iterator[Record]:
     """Measure cells in their order."""
     memory = Memory()
     for cell in cells:
-        yield attempt(cell, memory)
+        yield attempt(cell, memory, note=note)

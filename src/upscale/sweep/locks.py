@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,18 @@ def _locked(path: Path, *, shared: bool, wait: bool) -> int | None:
         os.close(handle)
 
 
-def cores(*, alone: bool) -> contextlib.AbstractContextManager[bool]:
+@contextlib.contextmanager
+def cores(*, alone: bool, waiting: Callable[[], object] | None = None) -> Iterator[None]:
     """The machine's cores: for one cell alone, or for any number that are not timed.
 
-    This holds between sweeps and between the workers of Ray on one machine, too.
+    This holds between sweeps and between the workers of Ray on one machine, too. `waiting` is
+    called if another has them.
     """
-    return holding(CORES, shared=not alone)
+    with holding(CORES, shared=not alone, wait=False) as ours:
+        if ours:
+            yield
+            return
+    if waiting is not None:
+        waiting()
+    with holding(CORES, shared=not alone):
+        yield

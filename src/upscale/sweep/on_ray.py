@@ -16,6 +16,7 @@ from upscale.errors import UpscaleError
 from upscale.packages import MissingPackageError
 from upscale.sweep.attempts import MOST_TRIES, attempt, failure, lost
 from upscale.sweep.cells import Cell
+from upscale.sweep.deadlines import deadly_deadline
 from upscale.sweep.jobs import Job, next_job
 from upscale.sweep.records import Record
 from upscale.sweep.trials import Memory
@@ -146,4 +147,4 @@ def _attempt(cell: Cell, attempts: int, here: str) -> Record:
         os.chdir(here)
     if "" not in sys.path:
         sys.path.insert(0, "")
-    return attempt(cell, _memory, attempts)
+    return attempt(cell, _memory, attempts, limit=deadly_deadline)

@@ -6,13 +6,14 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from upscale.sources import SourceError
 from upscale.sweep import on_ray
+from upscale.sweep.attempts import WAITING, Note
 from upscale.sweep.cells import Cell, GridError
+from upscale.sweep.deadlines import check_deadlines
 from upscale.sweep.grid import Grid, cells_of
 from upscale.sweep.in_process import run_here
 from upscale.sweep.locks import holding
@@ -44,7 +45,9 @@ def run(
     workers: int | None = None,
     address: str | None = None,
     retry: bool = False,
+    timeout: float | None = None,
     tell: Tell | None = None,
+    say: Callable[[str], object] | None = None,
 ) -> Summary:
     """Measure every cell that has no record yet; what is recorded is never measured again.
 
@@ -58,14 +61,24 @@ def run(
         Cells that time something (`latency`) come last, and each has its machine to itself.
     retry
         Try cells again that failed before.
+    timeout
+        How many seconds a cell may take, instead of what the grid says; the wait for cores is not
+        counted. A cell that takes longer fails. Where it runs on processes, its process is
+        killed; here and on Ray, it is ended at its next step in Python.
+    say
+        Called with a line of text when a cell here, or on processes, has to wait for the cores.
     tell
         Called with nothing at first and then with every record, and with the pace so far.
     """
     cells = cells_of(grid)
+    if timeout is not None:
+        cells = tuple(replace(cell, timeout=timeout) for cell in cells)
     if on not in PLACES:
         raise GridError(f"on is {on!r}; it must be one of {', '.join(PLACES)}")
     if workers is not None and workers < 1:
         raise GridError(f"workers is {workers}; it must be a whole number >= 1")
+    if on == "local" and any(cell.timeout is not None for cell in cells):
+        check_deadlines()
     workers = (workers or usable_cores()) if on != "local" else 1
     name = hashlib.sha256(str(Path(records).resolve()).encode()).hexdigest()[:16]
     with holding(f"records-{name}", wait=False) as ours, Records(records) as file:
@@ -78,7 +91,8 @@ def run(
         pace = Pace({False: len(todo) - len(alone), True: len(alone)}, workers)
         if tell is not None:
             tell(None, pace)
-        with closing(_measure(todo, alone, on, workers, address)) as measured:
+        note = partial(_say_waiting, say)
+        with closing(_measure(todo, alone, on, workers, address, note)) as measured:
             for record in measured:
                 file.add(record)
                 failed = record.error is not None
@@ -91,26 +105,36 @@ def run(
 
 
 def _measure(
-    todo: Sequence[Cell], alone: frozenset[Cell], on: str, workers: int, address: str | None
+    todo: Sequence[Cell],
+    alone: frozenset[Cell],
+    on: str,
+    workers: int,
+    address: str | None,
+    note: Note,
 ) -> Generator[Record, None, None]:
     """First all that can run side by side; when that is over, the rest one by one."""
     others, timed = [c for c in todo if c not in alone], [c for c in todo if c in alone]
     if on == "ray":
         yield from on_ray.run_ray(others, timed, address=address, workers=workers)
         return
-    few: Callable[[Sequence[Cell]], Iterator[Record]] = run_here
+    few: Callable[[Sequence[Cell], Note], Iterator[Record]] = run_here
     many = run_here
     if on == "processes":
         many, few = partial(run_processes, workers=workers), partial(run_processes, workers=1)
     for way, cells in ((many, others), (few, timed)):
         if cells:
-            yield from way(cells)
+            yield from way(cells, note)
+
+
+def _say_waiting(say: Callable[[str], object] | None, what: str) -> None:
+    if say is not None and what == WAITING:
+        say("waiting for the cores: another sweep on this machine has them")
 
 
 def _alone(cell: Cell) -> bool:
     try:
         return metric_of(cell.metric).alone
-    except SourceError:
+    except (Exception, SystemExit):  # a module of the user's own may raise anything
         return False  # it fails when its turn comes, and is recorded then
 
 
