@@ -23,6 +23,7 @@ from upscale.capture.questions import source_line
 from upscale.capture.record import Call, Captured, Ref
 from upscale.capture.sizes import Sizes
 from upscale.capture.spelling import (
+    NO_SIZES,
     RESHAPES,
     expanded,
     is_identity,
@@ -248,7 +249,10 @@ class _Writer:
             and arguments.get("end", 0) >= self._shape(call.args[0])[call.argument("dim")]
         ):
             del arguments["end"]
-        written = {key: self._argument(value, sizes) for key, value in arguments.items()}
+        written = {
+            key: self._argument(value, None if key in NO_SIZES else sizes)
+            for key, value in arguments.items()
+        }
         given = ", ".join(f"{key}={text}" for key, text in written.items())
         literal = ", ".join(f"{k}={t}" for k, t in written.items() if "%" not in t)
         name = "reshape" if name in RESHAPES else name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
 from torch import fx
@@ -27,7 +28,9 @@ class Sizes:
             for operand in node.all_input_nodes
             if not any(isinstance(name, str) for name in tree_leaves(seen.reads[operand.name]))
         ]
-        self._open = bool(computed) or len(seen.calls) > 1
+        # A function or module of several operations may compute sizes where nobody looks.
+        opaque = node.op == "call_module" or isinstance(node.target, FunctionType)
+        self._open = bool(computed) or (opaque and len(seen.calls) > 1)
         self._places: list[Any] = []
         self._written: set[int] = set()
         self._asked: list[int] = []
@@ -55,16 +58,13 @@ class Sizes:
         if not self._open:
             return None
         shapes = {n: self._captured.values[value].shape for value, n in self._inputs.items()}
-        found = [
-            (axis not in asked, order, axis)
+        found = (
+            f"size {axis} of input {order}"
             for order, shape in shapes.items()
             for axis, size in enumerate(shape)
-            if size == number
-        ]
-        if not found:
-            return None
-        _, order, axis = min(found)
-        return f"size {axis} of input {order}"
+            if size == number and (axis in asked or not asked)
+        )
+        return next(found, None)
 
     def _axes(self, node: fx.Node) -> list[int]:
         """The axes whose sizes a number is computed from."""

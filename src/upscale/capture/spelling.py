@@ -28,6 +28,7 @@ TAKING_SIZES = {
     *("arange", "linspace", "zeros", "ones", "full", "empty", "rand", "randn", "slice_scatter"),
     *("new_zeros", "new_ones", "new_full", "new_empty"),
 }
+NO_SIZES = {"dim", "step"}
 TAKING_OUTPUT_SIZES = ("upsample_", "_upsample_", "adaptive_")
 
 
