@@ -244,11 +244,8 @@ class _Writer:
             arguments = {"self": call.args[0], "axes": axes}
         else:
             arguments = _arguments(call)
-        if (
-            name == "slice"
-            and arguments.get("end", 0) >= self._shape(call.args[0])[call.argument("dim")]
-        ):
-            del arguments["end"]
+        if name == "slice":
+            _drop_open_ends(arguments, self._shape(call.args[0])[call.argument("dim")])
         written = {
             key: self._argument(value, None if key in NO_SIZES else sizes)
             for key, value in arguments.items()
@@ -334,3 +331,12 @@ def _arguments(call: Call) -> dict[str, Any]:
         if not (has_default and type(value) is type(default) and value == default):
             given[name] = value
     return {name: value for name, value in given.items() if not unsaid(call, name)}
+
+
+def _drop_open_ends(arguments: dict[str, Any], size: int) -> None:
+    """Leave out where a slice starts or ends if that is where its axis does."""
+    if arguments.get("start") == 0:
+        del arguments["start"]
+    end = arguments.get("end")
+    if end is not None and end >= size:
+        del arguments["end"]

@@ -50,6 +50,8 @@ class Sizes:
             if not isinstance(given, fx.Node):
                 return str(number)
             asked = self._axes(given)
+        elif place is not None and len(self._places) == 1 and _asks_shape(self._places[0]):
+            asked = [place]
         elif number in self._written:
             return str(number)
         return self._named(number, asked) or str(number)
@@ -91,3 +93,7 @@ class Sizes:
         if type(leaf) is int:
             self._written.add(leaf)
         return leaf
+
+
+def _asks_shape(given: Any) -> bool:
+    return isinstance(given, fx.Node) and asks_sizes(given) and axis_asked(given) is None
