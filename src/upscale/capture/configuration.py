@@ -147,6 +147,8 @@ class _Reader:
         if self._count > MOST_PARTS:
             raise _Unknown
         kind = type(part)
+        if kind in PLAIN:
+            return kind, part
         if kind in (float, complex):
             return kind, repr(part)  # zero has a sign
         if isinstance(part, PLAIN):

@@ -31,6 +31,7 @@ from upscale.capture.spelling import (
     reshaped,
     takes_sizes,
     unsaid,
+    writes,
 )
 from upscale.capture.tracing import home
 
@@ -138,6 +139,7 @@ class _Writer:
         self._captured = captured
         self._lines: list[Line] = []
         self._numbers: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
         self._makers = {
             out: _Made(node, call, place)
             for node, seen in captured.observed.items()
@@ -162,7 +164,7 @@ class _Writer:
                 self._follow(value)
         for node, seen in self._captured.observed.items():
             for call in seen.calls:
-                if call.overload._schema.is_mutable and call.outs:
+                if call.outs and writes(call.overload):
                     self._follow_write(node, call)
         literals = [x for x in tree_leaves(output.args) if isinstance(x, (int, float, str))]
         text = f"returns {self._structure(tree)} {literals}"
@@ -214,12 +216,13 @@ class _Writer:
 
     def _source(self, value: str) -> str:
         """The value that a value is, but for its place in memory."""
-        while value in self._makers:
-            made = self._makers[value]
+        found = value
+        while found not in self._sources and found in self._makers:
+            made = self._makers[found]
             if made.place or not is_identity(made.call, self._captured.values, self._own):
                 break
-            value = made.call.args[0].value
-        return value
+            found = made.call.args[0].value
+        return self._sources.setdefault(value, self._sources.get(found, found))
 
     def _write_leaf(self, value: str) -> None:
         shape = self._captured.values[value].shape

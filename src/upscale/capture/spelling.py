@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from math import prod
+from typing import Any
 
 import torch
 
@@ -32,9 +34,15 @@ NO_SIZES = {"dim", "step"}
 TAKING_OUTPUT_SIZES = ("upsample_", "_upsample_", "adaptive_")
 
 
+@cache
+def writes(overload: Any) -> bool:
+    """Whether an operation writes into something that it is given."""
+    return bool(overload._schema.is_mutable)
+
+
 def plain_name(call: Call) -> str:
     """An operation's name, the same whether it writes in place or not."""
-    if call.overload._schema.is_mutable and call.op.endswith("_") and not call.op.endswith("__"):
+    if call.op.endswith("_") and not call.op.endswith("__") and writes(call.overload):
         return call.op[:-1]
     return call.op
 
