@@ -21,7 +21,8 @@ from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
 from upscale.gating import factors_met, find_gated
-from upscale.layers import computes_weight, layers, parameter_names, tensors, weight_names
+from upscale.layers import computes_weight, layers, parameter_names, weight_names
+from upscale.matching import captured_for, check_masks, remembered
 from upscale.ordinary import ordinary_model, ordinary_tensors
 from upscale.outputs import (
     additions,
@@ -229,9 +230,8 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     if not isinstance(plan, Plan):
         raise PlanError(f"export takes a plan that upscale.plan made, not {type(plan).__name__}")
     model, gone = reference.released(settled(checked(model)))
-    captured = _captured(model, plan, example)
-    _check_same_model(model, captured)
-    _check_same_masks(gone, plan)
+    captured = captured_for(model, plan, example)
+    check_masks(gone, plan)
     met = {}
     if plan.rounds:
         # Numbers are those of the weights exported, which may not be those planned with.
@@ -249,25 +249,7 @@ def apply(model: nn.Module, plan: Plan, example: Any) -> fx.GraphModule:
     model, _ = reference.released(settled(checked(model)))
     met = {name: (1.0,) * len(folding.columns) for name, folding in plan.folds.items()}
     met |= {gated_weight(name): (1.0,) * len(own.columns) for name, own in plan.gated.items()}
-    return _rewritten(model, _captured(model, plan, example), plan, met)
-
-
-def _captured(model: nn.Module, plan: Plan, example: Any) -> Captured:
-    """The capture a plan was made from, or one just like it."""
-    if isinstance(plan.source, Captured):
-        return plan.source
-    if example is None:
-        raise PlanError(
-            "this plan was read from JSON: pass an example, export(model, plan, example)"
-        )
-    held = reference.hold_outputs(model, plan.held) if plan.held else model
-    captured = capture(held, Example.of(example))
-    if captured.fingerprint != plan.made_for:
-        raise PlanError(
-            "the plan was made for another model, mode or version of torch: traced here, the model "
-            "has other operations or parameters than there"
-        )
-    return captured
+    return _rewritten(model, captured_for(model, plan, example), plan, met)
 
 
 @collector_paused()
@@ -374,10 +356,8 @@ def plan_for(
                 "with it; make its weight permanent first, or leave it out of the selection"
             )
     masked = (names[layer] for selection in outputs for layer in selection.kept)
-    return replace(
+    made = replace(
         made,
-        source=captured,
-        made_for=captured.fingerprint,
         unreached=tuple(sorted({*made.unreached, *never_read(flow, masked)})),
         masks=gone,
         zeros=zeros_left(flow, made, masks),
@@ -387,6 +367,7 @@ def plan_for(
         gated=gated,
         repeats=repeats,
     )
+    return remembered(made, model, captured)
 
 
 def pricing_for(example: Example, target: Target | None) -> Pricing:
@@ -417,35 +398,6 @@ def _owned(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer, by the name of its value."""
     names = parameter_names(model)
     return {f"@{names[id(tensor)]}": tensor for tensor in (*model.parameters(), *model.buffers())}
-
-
-def _check_same_masks(gone: Mapping[str, tuple[int, ...]], plan: Plan) -> None:
-    for name, channels in gone.items():
-        if not set(channels) <= set(plan.masks.get(name, ())):
-            raise PlanError(
-                f"the plan was made for another model: there {name} has no such output mask as here"
-            )
-
-
-def _check_same_model(model: nn.Module, captured: Captured) -> None:
-    owned = tensors(model)
-    for value, info in captured.values.items():
-        name = value.removeprefix("@")
-        if value != name and (name not in owned or tuple(owned[name].shape) != info.shape):
-            here = f"{tuple(owned[name].shape)}" if name in owned else "missing"
-            raise PlanError(
-                f"the plan was made for another model: there {name} is {info.shape}, here {here}"
-            )
-    modules = {
-        name: type(module).__qualname__
-        for name, module in model.named_modules(remove_duplicate=False)
-    }
-    for name, kind in captured.kinds.items():
-        if modules.get(name) != kind:
-            raise PlanError(
-                f"the plan was made for another model: there {name} is a {kind}, "
-                f"here {modules.get(name, 'missing')}"
-            )
 
 
 def checked(model: nn.Module) -> nn.Module:

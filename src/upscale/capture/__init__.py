@@ -2,6 +2,7 @@
 
 from upscale.capture.augmented import AUGMENTED, FRESH_MODULES, WRITES
 from upscale.capture.capturing import capture
+from upscale.capture.configuration import Configuration, configuration
 from upscale.capture.norms import find_norms
 from upscale.capture.record import Call, Captured, Example, Observed, Ref, TensorInfo
 from upscale.capture.tracing import home, two_of_each
@@ -13,11 +14,13 @@ __all__ = [
     "WRITES",
     "Call",
     "Captured",
+    "Configuration",
     "Example",
     "Observed",
     "Ref",
     "TensorInfo",
     "capture",
+    "configuration",
     "export_turn",
     "find_norms",
     "home",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from upscale.capture.fingerprint import digests_of_constants
 from upscale.capture.observe import Observer
 from upscale.capture.opening import open_functions
 from upscale.capture.record import Captured, Example
@@ -69,6 +70,7 @@ def capture(model: nn.Module, example: Example) -> Captured:
         training=model.training,
         example=example.map(lambda x: _shape_of(x) if isinstance(x, Tensor) else x),
         doubted=traced.doubted,
+        constants=digests_of_constants(traced.graph, traced.extras, model),
     )
 
 

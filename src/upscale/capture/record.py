@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,7 +99,9 @@ class Captured:
     `leaves` the modules without modules in them; `extras` what the
     graph refers to that the model does not own; `sizes` the shapes on the example itself, of
     which two may have been run; `doubted` the nodes that may do something else on another input;
-    `example` what the model was captured with, on the meta device.
+    `example` what the model was captured with, on the meta device; `constants` digests of the
+    tensors that the graph refers to and that are neither parameters nor buffers; `made_from` the
+    configuration of the model, where somebody will ask for it.
     """
 
     name: str
@@ -115,14 +116,5 @@ class Captured:
     training: bool
     example: Example
     doubted: frozenset[str] = frozenset()
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of the graph's nodes and the parameters' shapes: what a plan counts on."""
-        lines = [f"{node.op} {node.name} {_said(node.target)}" for node in self.graph.nodes]
-        lines += [f"{name} {i.shape}" for name, i in self.values.items() if name.startswith("@")]
-        return hashlib.sha256("\n".join((*lines, str(self.training))).encode()).hexdigest()
-
-
-def _said(target: Any) -> str:
-    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+    constants: Mapping[str, str] = field(default_factory=dict)
+    made_from: object = field(default=None, repr=False, compare=False)

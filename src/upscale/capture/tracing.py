@@ -16,7 +16,7 @@ from upscale.capture.augmented import AugmentedProxy, put_writes_back
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
 from upscale.capture.turns import export_turn
-from upscale.errors import ExampleError
+from upscale.errors import CaptureError, ExampleError
 from upscale.layers import KINDS, copied, stock_class
 from upscale.quiet import unwarned
 
@@ -84,7 +84,15 @@ def trace_without_example(model: nn.Module) -> fx.Graph:
 
 def _twin(model: nn.Module) -> nn.Module:
     """A twin that shares the parameters: tracing may set attributes on what it traces."""
-    return copied(model, {id(t): t for t in (*model.parameters(), *model.buffers())})
+    twin = copied(model, {id(t): t for t in (*model.parameters(), *model.buffers())})
+    own = vars(twin).pop("forward", None)
+    if own is not None:
+        # torch.fx traces the forward of a class, whatever the instance has in its place.
+        if getattr(own, "__self__", None) is not twin:
+            raise CaptureError("its forward was replaced by a function that is no method of it")
+        kind = type(twin)
+        twin.__class__ = type(kind.__name__, (kind,), {"forward": own.__func__})
+    return twin
 
 
 def _trace(model: nn.Module, fixed: dict[str, Any]) -> fx.Graph:

@@ -1,0 +1,345 @@
+"""Fingerprints: a normal form of what a model computes, and a digest of it.
+
+The normal form lists the operations behind what a model returns, in the order in which data flows:
+each by its name without overload, its literal arguments and the lines it reads. It does not tell
+how the model was traced or spelled, nor the example's batch and image size as far as the graph
+leaves them free; values of weights are not in it. Arguments that are at their default are left
+out, so a version of torch that adds some changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_leaves, tree_unflatten
+
+from upscale.capture.questions import source_line
+from upscale.capture.record import Call, Captured, Ref
+from upscale.capture.sizes import Sizes
+from upscale.capture.spelling import (
+    NO_SIZES,
+    RESHAPES,
+    expanded,
+    is_identity,
+    plain_name,
+    reshaped,
+    takes_sizes,
+    unsaid,
+    writes,
+)
+from upscale.capture.tracing import home
+
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the normal form; what it says of itself, and the node it comes from."""
+
+    text: str
+    said: str
+    node: str
+
+
+def fingerprint(captured: Captured) -> str:
+    """The number of the format and a digest of the normal form: equal for equal computations."""
+    return f"{FORMAT}:{_digest(line.text for line in normal_form(captured))}"
+
+
+def made_for(captured: Captured) -> str:
+    """What a plan remembers of a capture: its fingerprint, and what its nodes are called.
+
+    A plan speaks of nodes by their names, and one computation may be traced into others.
+    """
+    nodes = (
+        f"{node.op} {node.name} {node.target if isinstance(node.target, str) else ''} "
+        f"{tree_leaves(captured.observed[node.name].result)}"
+        for node in captured.graph.nodes
+    )
+    return f"{fingerprint(captured)}:{_digest(nodes)}"
+
+
+def normal_form(captured: Captured) -> tuple[Line, ...]:
+    """What a model computes, line by line."""
+    return tuple(_Writer(captured).written())
+
+
+def difference(there: Captured, here: Captured) -> str | None:
+    """The first line in which two computations differ, in words; `None` if they do not."""
+    ours, theirs = normal_form(here), normal_form(there)
+    for own, other in zip(ours, theirs, strict=False):
+        if own.text != other.text:
+            what = f"there {other.said}, here {own.said}"
+            if other.said == own.said:
+                what = f"{own.said} reads something else here than there"
+            return f"{what}{_where(here, own.node)}"
+    if len(ours) != len(theirs):
+        return f"there {len(theirs)} operations, here {len(ours)}"
+    return None
+
+
+def digests_of_constants(
+    graph: fx.Graph, extras: Mapping[str, Any], model: nn.Module
+) -> dict[str, str]:
+    """A digest of every tensor that a graph refers to and that is neither parameter nor buffer."""
+    owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    digests = {}
+    for target in {str(node.target) for node in graph.find_nodes(op="get_attr")} - owned:
+        found: Any = extras.get(target)
+        if found is None:
+            found = model
+            for part in target.split("."):
+                found = getattr(found, part, None)
+        if isinstance(found, Tensor):
+            digests[target] = _digest_of(found)
+    return digests
+
+
+def _digest_of(tensor: Tensor) -> str:
+    kind = f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
+        return kind
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    numbers = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    return f"{kind} {hashlib.sha256(numbers).hexdigest()}"
+
+
+def _digest(lines: Iterator[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _where(captured: Captured, name: str) -> str:
+    node = next((n for n in captured.graph.nodes if n.name == name), None)
+    if node is None:
+        return ""
+    line = source_line(node)
+    return f", at {home(node) or node.name}" + (f" ({line})" if line else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Which call made a value, as which of its results, in which node."""
+
+    node: str
+    call: Call
+    place: int
+
+
+class _Writer:
+    """Writes the normal form of one capture."""
+
+    def __init__(self, captured: Captured) -> None:
+        self._captured = captured
+        self._lines: list[Line] = []
+        self._numbers: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
+        self._makers = {
+            out: _Made(node, call, place)
+            for node, seen in captured.observed.items()
+            for call in seen.calls
+            for place, out in enumerate(call.outs)
+            if out not in _refs((call.args, call.kwargs))
+        }
+        self._nodes = {node.name: node for node in captured.graph.nodes}
+        self._own = next((x.dtype for x in captured.example.tensors if x.is_floating_point()), None)
+        self._inputs, self._constants = self._given()
+
+    def written(self) -> list[Line]:
+        """All lines: what leads to the output, what is written besides, and the mode."""
+        output = next(node for node in reversed(self._captured.graph.nodes) if node.op == "output")
+        tree = self._captured.observed[output.name].result
+        spec = getattr(getattr(output.graph._codegen, "pytree_info", None), "out_spec", None)
+        leaves = tree_leaves(tree, is_leaf=lambda x: x is None)
+        if spec is not None and spec.num_leaves == len(leaves):
+            tree = tree_unflatten(leaves, spec)
+        for value in leaves:
+            if value is not None:
+                self._follow(value)
+        for node, seen in self._captured.observed.items():
+            for call in seen.calls:
+                if call.outs and writes(call.overload):
+                    self._follow_write(node, call)
+        literals = [x for x in tree_leaves(output.args) if isinstance(x, (int, float, str))]
+        text = f"returns {self._structure(tree)} {literals}"
+        self._lines.append(Line(text, text.replace("%", "line "), output.name))
+        training = f"training {self._captured.training}"
+        return [*self._lines, Line(training, training, output.name)]
+
+    def _given(self) -> tuple[dict[str, int], dict[str, str]]:
+        """The values that are inputs, by number, and those the graph holds, by digest."""
+        inputs: dict[str, int] = {}
+        constants: dict[str, str] = {}
+        for node in self._captured.graph.nodes:
+            values = [
+                value
+                for value in tree_leaves(self._captured.observed[node.name].result)
+                if isinstance(value, str) and not value.startswith("@")
+            ]
+            if node.op == "placeholder":
+                for value in values:
+                    inputs.setdefault(value, len(inputs))
+            elif node.op == "get_attr" and str(node.target) in self._captured.constants:
+                constants |= dict.fromkeys(values, self._captured.constants[str(node.target)])
+        return inputs, constants
+
+    def _follow(self, value: str) -> None:
+        """Write the lines that a value comes from, each after what it reads."""
+        waiting = [value]
+        while waiting:
+            source = self._source(waiting[-1])
+            if source in self._numbers:
+                waiting.pop()
+                continue
+            made = self._makers.get(source)
+            reads = [] if made is None else _refs((made.call.args, made.call.kwargs))
+            missing = [read for read in reads if self._source(read) not in self._numbers]
+            if missing:
+                waiting += reversed(missing)
+            elif made is None:
+                self._write_leaf(source)
+            else:
+                self._write_call(made.node, made.call)
+
+    def _follow_write(self, node: str, call: Call) -> None:
+        """Write a call whose result nobody reads, but that writes into what may stay."""
+        if all(self._source(out) not in self._numbers for out in call.outs):
+            for read in _refs((call.args, call.kwargs)):
+                self._follow(read)
+            self._write_call(node, call)
+
+    def _source(self, value: str) -> str:
+        """The value that a value is, but for its place in memory."""
+        found = value
+        while found not in self._sources and found in self._makers:
+            made = self._makers[found]
+            if made.place or not is_identity(made.call, self._captured.values, self._own):
+                break
+            found = made.call.args[0].value
+        return self._sources.setdefault(value, self._sources.get(found, found))
+
+    def _write_leaf(self, value: str) -> None:
+        shape = self._captured.values[value].shape
+        if value in self._inputs:
+            said = f"input {self._inputs[value]} of {len(shape)} axes"
+        elif value.startswith("@"):
+            said = f"{value.removeprefix('@')} {shape}"
+        else:
+            said = f"constant {self._constants.get(value, shape)}"
+        self._numbers[value] = f"%{len(self._lines)}"
+        self._lines.append(Line(said, said, value.partition(":")[0]))
+
+    def _write_call(self, node: str, call: Call) -> None:
+        name, number = plain_name(call), len(self._lines)
+        sizes = None
+        if takes_sizes(name):
+            sizes = Sizes(self._captured, self._nodes[node], self._inputs)
+        if sizes and (name in RESHAPES or name == "expand"):
+            words = reshaped if name in RESHAPES else expanded
+            shape = self._captured.values[call.outs[0]].shape
+            axes = words(self._shape(call.args[0]), shape, sizes.say)
+            arguments = {"self": call.args[0], "axes": axes}
+        else:
+            arguments = _arguments(call)
+        if name == "slice":
+            _drop_open_ends(arguments, self._shape(call.args[0])[call.argument("dim")])
+        written = {
+            key: self._argument(value, None if key in NO_SIZES else sizes)
+            for key, value in arguments.items()
+        }
+        given = ", ".join(f"{key}={text}" for key, text in written.items())
+        literal = ", ".join(f"{k}={t}" for k, t in written.items() if "%" not in t)
+        name = "reshape" if name in RESHAPES else name
+        hidden = " of memory written within" if call.aliased else ""
+        self._lines.append(
+            Line(f"{name}({given}){hidden}", f"{name}({literal})" if literal else name, node)
+        )
+        for place, out in enumerate(call.outs):
+            self._numbers[out] = f"%{number}.{place}" if place else f"%{number}"
+
+    def _shape(self, ref: Ref) -> tuple[int, ...]:
+        return self._captured.values[ref.value].shape
+
+    def _argument(self, value: Any, sizes: Sizes | None) -> str:
+        if isinstance(value, Ref):
+            return self._numbers[self._source(value.value)]
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(self._argument(inner, sizes) for inner in value)}]"
+        if isinstance(value, torch.dtype):
+            return "own" if value == self._own else str(value).removeprefix("torch.")
+        if type(value) is int:
+            return sizes.say(value) if sizes else str(value)
+        if value is None or isinstance(value, (bool, int, float, complex, str)):
+            return repr(value)
+        return type(value).__name__
+
+    def _structure(self, tree: Any) -> str:
+        if isinstance(tree, str):
+            return self._numbers[self._source(tree)]
+        if isinstance(tree, Mapping):
+            return f"{{{', '.join(f'{k!r}: {self._structure(v)}' for k, v in tree.items())}}}"
+        if isinstance(tree, (list, tuple)):
+            inner = ", ".join(map(self._structure, tree))
+            return f"[{inner}]" if isinstance(tree, list) else f"({inner})"
+        if tree is None:
+            return "nothing"
+        return f"{type(tree).__name__}{self._structure(tree_leaves(tree))}"
+
+
+def _refs(part: Any) -> list[str]:
+    """The values among a call's arguments."""
+    if isinstance(part, Ref):
+        return [part.value]
+    if isinstance(part, Mapping):
+        part = list(part.values())
+    if isinstance(part, (list, tuple)):
+        return [value for inner in part for value in _refs(inner)]
+    return []
+
+
+@cache
+def _schema(overload: Any) -> tuple[tuple[str, Any, bool, int | None, bool], ...]:
+    """Name, default, whether there is one, length and whether a fraction, of each argument."""
+    return tuple(
+        (a.name, a.default_value, a.has_default_value(), a.N, str(a.type) == "float")
+        for a in overload._schema.arguments
+    )
+
+
+def _arguments(call: Call) -> dict[str, Any]:
+    """The arguments of a call that are not at their default, by name."""
+    given = {}
+    for position, (name, default, has_default, length, fraction) in enumerate(
+        _schema(call.overload)
+    ):
+        if position < len(call.args):
+            value = call.args[position]
+        elif name in call.kwargs:
+            value = call.kwargs[name]
+        else:
+            continue
+        if isinstance(value, (list, tuple)) and length and len(set(map(repr, value))) == 1:
+            value, default = (
+                value[0],
+                default[0] if isinstance(default, list) and default else default,
+            )
+        if fraction and type(value) is int:
+            value = float(value)
+        if not (has_default and type(value) is type(default) and value == default):
+            given[name] = value
+    return {name: value for name, value in given.items() if not unsaid(call, name)}
+
+
+def _drop_open_ends(arguments: dict[str, Any], size: int) -> None:
+    """Leave out where a slice starts or ends if that is where its axis does."""
+    if arguments.get("start") == 0:
+        del arguments["start"]
+    end = arguments.get("end")
+    if end is not None and end >= size:
+        del arguments["end"]
