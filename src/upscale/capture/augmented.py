@@ -2,7 +2,8 @@
 
 The two differ where x, or what shares memory with it, is read later. There the write is put back;
 elsewhere the operation stays one that writes nothing, which more is known about, and is marked:
-an export may write there too.
+an export may write there too. A buffer that is bound to something else (`self.m = y`) holds that
+in the next call: it is written at the end.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import fx, nn
 from upscale.capture.questions import asks_property, asks_sizes
 
 AUGMENTED = "augmented"
+REBINDS = "rebinds"
 WRITES: dict[Any, Any] = {
     operator.add: operator.iadd,
     operator.mul: operator.imul,
@@ -45,6 +47,12 @@ class AugmentedProxy(fx.Proxy):
     __isub__ = _augmented(operator.sub)
     __itruediv__ = _augmented(operator.truediv)
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write into part of a buffer; elsewhere a graph would not know who reads it later."""
+        if self.node.op != "get_attr":
+            raise TypeError("a proxy does not support item assignment")
+        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
+
 
 def put_writes_back(graph: fx.Graph, model: nn.Module) -> None:
     """Let augmented assignments write whose first operand may be read later."""
@@ -54,8 +62,34 @@ def put_writes_back(graph: fx.Graph, model: nn.Module) -> None:
         if AUGMENTED in node.meta:
             before = (other for other in kin[node] if place[other] < place[node])
             if any(place[user] > place[node] for other in before for user in other.users):
-                node.target = WRITES[node.target]
-                del node.meta[AUGMENTED]
+                write_back(node)
+
+
+def write_back(node: fx.Node) -> None:
+    """Let an augmented assignment write."""
+    node.target = WRITES[node.target]
+    del node.meta[AUGMENTED]
+
+
+def write_bound(graph: fx.Graph, model: nn.Module) -> None:
+    """Let a graph write what buffers of the traced model were bound to, after all else."""
+    (last,) = graph.find_nodes(op="output")
+    for prefix, module in model.named_modules():
+        for name, bound in module._buffers.items():
+            path = f"{prefix}.{name}" if prefix else name
+            if isinstance(bound, fx.Proxy) and not _is_written(bound.node, path):
+                with graph.inserting_before(last):
+                    buffer = graph.get_attr(path)
+                    copied = graph.call_method("copy_", (buffer, bound.node))
+                copied.stack_trace = bound.node.stack_trace
+                copied.meta[REBINDS] = True
+
+
+def _is_written(node: fx.Node, path: str) -> bool:
+    """Whether a node is a buffer itself, after augmented assignments."""
+    while AUGMENTED in node.meta or node.target in WRITES.values():
+        node = node.all_input_nodes[0]
+    return node.op == "get_attr" and node.target == path
 
 
 def _kin(graph: fx.Graph, model: nn.Module) -> dict[fx.Node, list[fx.Node]]:

@@ -9,7 +9,9 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves
 
+from upscale.capture.augmented import AUGMENTED, REBINDS, write_back
 from upscale.capture.record import Call, Observed, Ref, TensorInfo
+from upscale.capture.state import Memory, shared_statistics, statistics
 from upscale.errors import CaptureError
 
 # Convolutions, and how many axes their input has if the first is one of samples.
@@ -19,13 +21,17 @@ SAMPLED_CONVOLUTIONS = {"conv1d": 3, "conv2d": 4, "conv3d": 5}
 class Observer(fx.Interpreter):
     """Runs a graph and names every tensor every operation reads and makes."""
 
-    def __init__(self, model: nn.Module, graph: fx.Graph, owned: dict[int, str]) -> None:
+    def __init__(
+        self, model: nn.Module, graph: fx.Graph, owned: dict[int, str], lasting: Memory
+    ) -> None:
         super().__init__(model, garbage_collect_values=False, graph=graph)
         self.at = ""
         self.values: dict[str, TensorInfo] = {}
         self.measured: dict[str, tuple[int, ...]] = {}
         self.observed: dict[str, Observed] = {}
-        self._owned = owned
+        self._owned, self._lasting = owned, lasting
+        self._within: dict[str, str] = {}
+        self._changed: set[str] = set()
         self._names: dict[fx.Node, Any] = {}
         self._newest: dict[str, str] = {}
         self._memory: dict[int, set[str]] = {}
@@ -34,10 +40,17 @@ class Observer(fx.Interpreter):
         self._alive: list[Tensor] = []
         self._calls: list[Call] = []
         self._writes: list[str] = []
+        self._statistics: list[str] = []
+
+    @property
+    def state(self) -> frozenset[str]:
+        """The values in the memory of buffers that were written."""
+        changed = self._changed | shared_statistics(self.graph, self.observed)
+        return frozenset(name for name, buffer in self._within.items() if buffer in changed)
 
     def run_node(self, n: fx.Node) -> Any:
-        self.at = n.name
-        self._bound, self._calls, self._writes = {}, [], []
+        self.at, self._node = n.name, n
+        self._bound, self._calls, self._writes, self._statistics = {}, [], [], []
         reads = {operand.name: self._bind(operand) for operand in n.all_input_nodes}
         if n.op == "output":
             self._check_overwritten([name for name in tree_leaves(reads) if name is not None])
@@ -48,6 +61,10 @@ class Observer(fx.Interpreter):
             if isinstance(leaf, Tensor)
         ]
         operands = {id(leaf) for leaf in given}
+        if AUGMENTED in n.meta and any(map(self._lasting.holds, given[:1])):
+            write_back(n)
+        if REBINDS in n.meta:
+            self._lasting.check_binding(given[0], given[1], n)
         with _Recorder(self):
             result = super().run_node(n)
         leaves, spec = tree_flatten(result)
@@ -64,7 +81,12 @@ class Observer(fx.Interpreter):
             isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata in memory for leaf in leaves
         )
         self.observed[n.name] = Observed(
-            tuple(self._calls), reads, self._names[n], tuple(self._writes), is_view
+            tuple(self._calls),
+            reads,
+            self._names[n],
+            tuple(self._writes),
+            is_view,
+            tuple(self._statistics),
         )
         return result
 
@@ -85,6 +107,7 @@ class Observer(fx.Interpreter):
         result = _perform(overload, args, kwargs)
         for written in self._written(overload, args, kwargs):
             self._write(written)
+        self._statistics += [self._name_of(tensor) for tensor in statistics(overload, args, kwargs)]
         outs = tuple(self._name_result(leaf, overload) for leaf in _tensors(result))
         name = overload._schema.name.removeprefix("aten::")
         self._calls.append(Call(name, *refs, outs, aliased, overload))
@@ -109,7 +132,14 @@ class Observer(fx.Interpreter):
             return self._new(tensor)
         if name not in self.values:
             self.values[name] = TensorInfo(tuple(tensor.shape), tensor.element_size())
+            self._place(name, tensor)
         return name
+
+    def _place(self, name: str, tensor: Tensor) -> None:
+        """Remember that a value lies in a buffer's memory, if it does."""
+        buffer = self._lasting.buffer(tensor)
+        if buffer is not None:
+            self._within[name] = buffer
 
     def _new(self, tensor: Tensor) -> str:
         name, version = self.at, 0
@@ -120,6 +150,7 @@ class Observer(fx.Interpreter):
         self._alive.append(tensor)
         self.values[name] = TensorInfo(tuple(tensor.shape), tensor.element_size())
         self._memory.setdefault(tensor.untyped_storage()._cdata, set()).add(name)
+        self._place(name, tensor)
         return name
 
     def _refs(self, part: Any) -> Any:
@@ -143,9 +174,17 @@ class Observer(fx.Interpreter):
         return written
 
     def _write(self, tensor: Tensor) -> None:
-        if id(tensor) in self._owned and id(tensor) not in self._bound:
-            return  # a buffer counting its batches: no data flows from it
+        self._lasting.check_write(tensor, self._node)
         old = self._name_of(tensor)
+        if id(tensor) in self._owned and id(tensor) not in self._bound:
+            self._statistics.append(old)  # a buffer of a layer's own, such as a count of batches
+            return
+        buffer = self._lasting.buffer(tensor)
+        if buffer is not None:
+            # Whatever meets it runs in its place, so that it needs no name for what it is now.
+            self._changed.add(buffer)
+            self._writes.append(old)
+            return
         for other in self._memory.get(tensor.untyped_storage()._cdata, set()) - {old}:
             self._overwritten[other] = self.at
         self._newest[old] = self._new(tensor)

@@ -81,13 +81,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What one graph node did: its operations, the values it read and what it returned."""
+    """What one graph node did: its operations, the values it read and what it returned.
+
+    `writes` are the values it wrote into, `statistics` those that normalisations keep up to
+    date within it.
+    """
 
     calls: tuple[Call, ...]
     reads: Mapping[str, Any]
     result: Any
     writes: tuple[str, ...]
     is_view: bool
+    statistics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ class Captured:
     `leaves` the modules without modules in them; `extras` what the
     graph refers to that the model does not own; `sizes` the shapes on the example itself, of
     which two may have been run; `doubted` the nodes that may do something else on another input;
+    `state` the values in the memory of buffers that the model writes to, for the calls to come;
     `example` what the model was captured with, on the meta device.
     """
 
@@ -115,6 +121,12 @@ class Captured:
     training: bool
     example: Example
     doubted: frozenset[str] = frozenset()
+    state: frozenset[str] = frozenset()
+
+    def keeps(self, node: str) -> bool:
+        """Whether a node writes what later calls may read."""
+        seen = self.observed[node]
+        return not self.state.isdisjoint((*seen.writes, *seen.statistics))
 
     @property
     def fingerprint(self) -> str:

@@ -13,24 +13,27 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture.attention import is_plain_self_attention, self_attention
-from upscale.capture.augmented import AugmentedProxy, put_writes_back
+from upscale.capture.augmented import REBINDS, AugmentedProxy, put_writes_back, write_bound
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
+from upscale.capture.remembering import check_memory, check_written
 from upscale.errors import ExampleError
-from upscale.layers import KINDS, copied, stock_class
+from upscale.layers import KINDS, copied, stock_class, tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
     """A graph, what it refers to that the model does not own, and how it was made.
 
-    `doubted` nodes call functions that may do something else on another input.
+    `doubted` nodes call functions that may do something else on another input. If `baked`,
+    what is computed from buffers may be a constant of the graph.
     """
 
     graph: fx.Graph
     extras: Mapping[str, Any]
     way: str
     doubted: frozenset[str] = frozenset()
+    baked: bool = False
 
     def inputs(self, model: nn.Module, example: Example) -> list[Any]:
         """The example's inputs in the order of the graph's placeholders."""
@@ -65,32 +68,52 @@ def trace_symbolically(model: nn.Module, example: Example) -> Traced:
         if any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
     }
     fixed = {name: value for name, value in bound.arguments.items() if name not in free}
-    twin = _twin(model)
-    before = set(vars(twin)) | set(twin._buffers)
-    graph = _trace(twin, fixed)
+    graph, twin, baked = _trace(model, fixed)
     _drop_fixed_inputs(graph, free)
     put_writes_back(graph, twin)
-    added = (set(vars(twin)) | set(twin._buffers)) - before
-    constants = {n for n in added if isinstance(getattr(twin, n), Tensor)}
-    return Traced(graph, {name: getattr(twin, name) for name in sorted(constants)}, "symbolic")
+    write_bound(graph, twin)
+    check_memory(model, twin, example)
+    added = (set(vars(twin)) | set(twin._buffers)) - set(vars(model)) - set(model._buffers)
+    constants = {n: getattr(twin, n) for n in sorted(added) if isinstance(getattr(twin, n), Tensor)}
+    return Traced(graph, constants, "symbolic", baked=baked)
 
 
 def trace_without_example(model: nn.Module) -> fx.Graph:
     """Trace with `torch.fx`, inputs that have a default at it."""
     taken = inspect.signature(model.forward).parameters.values()
-    return _trace(_twin(model), {p.name: p.default for p in taken if p.default is not p.empty})
+    fixed = {p.name: p.default for p in taken if p.default is not p.empty}
+    return _trace(model, fixed)[0]
 
 
 def _twin(model: nn.Module) -> nn.Module:
-    """A twin that shares the parameters: tracing may set attributes on what it traces."""
-    return copied(model, {id(t): t for t in (*model.parameters(), *model.buffers())})
+    """A twin with tensors of its own: tracing may write to them, and set attributes."""
+    owned = (*model.parameters(), *model.buffers())
+    return copied(model, {id(tensor): _tensor_like(tensor) for tensor in owned})
 
 
-def _trace(model: nn.Module, fixed: dict[str, Any]) -> fx.Graph:
+def _tensor_like(tensor: Tensor) -> Tensor:
+    same = tensor.detach().clone()
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(same, requires_grad=tensor.requires_grad)
+    return same
+
+
+def _trace(model: nn.Module, fixed: dict[str, Any]) -> tuple[fx.Graph, nn.Module, bool]:
+    """A graph, the twin of the model that was traced, and whether buffers were constants there."""
     try:
-        return _Tracer(proxy_buffers=True).trace(model, concrete_args=fixed or None)
+        return *_trace_twin(model, fixed, proxy_buffers=True), False
     except Exception:  # the model's own code runs on proxies and may raise anything
-        return _Tracer(proxy_buffers=False).trace(model, concrete_args=fixed or None)
+        return *_trace_twin(model, fixed, proxy_buffers=False), True
+
+
+def _trace_twin(
+    model: nn.Module, fixed: dict[str, Any], *, proxy_buffers: bool
+) -> tuple[fx.Graph, nn.Module]:
+    twin = _twin(model)
+    given = tensors(twin)
+    graph = _Tracer(proxy_buffers=proxy_buffers).trace(twin, concrete_args=fixed or None)
+    check_written(model, twin, given)
+    return graph, twin
 
 
 def home(node: fx.Node) -> str | None:
@@ -107,18 +130,20 @@ def trace_by_export(model: nn.Module, example: Example, *, functional: bool = Fa
     The graph guards itself: on sizes that would take another branch it raises. In its
     functional form no operation writes in place.
     """
-    example = two_of_each(example)
+    twin, original, example = _twin(model), example, two_of_each(example)
     dynamic = {name: tree_map(_free_sizes, value) for name, value in _given(model, example).items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(
-            model, example.args, dict(example.kwargs), dynamic_shapes=dynamic
+            twin, example.args, dict(example.kwargs), dynamic_shapes=dynamic
         )
         _say_what_is_shared(program.graph_module)
         if functional:
             program = program.run_decompositions({})
         module = program.module()
+    check_memory(model, twin, original)
     _let_views_copy(module.graph)
+    _say_what_is_bound(module.graph)
     owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
     targets = {str(n.target) for n in module.graph.nodes if n.op in ("get_attr", "call_module")}
@@ -143,6 +168,14 @@ def _say_what_is_shared(module: fx.GraphModule) -> None:
         if node.target in DROPOUTS and node.args[2] is False:
             node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
     module.recompile()
+
+
+def _say_what_is_bound(graph: fx.Graph) -> None:
+    """Mark the writes at the end of an exported program, which the model's code does not have."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        into = node.args[0]
+        if isinstance(into, fx.Node) and into.op == "get_attr" and not node.stack_trace:
+            node.meta[REBINDS] = True
 
 
 def _let_views_copy(graph: fx.Graph) -> None:

@@ -77,12 +77,23 @@ class _Analyst:
             self._freeze(node, reads, (), "")
         elif not observed.calls:
             self._visit_silent(node, reads, makes)
+        elif self._meets_state(node, observed, reads):
+            self._freeze(node, reads, makes, "it meets a buffer that the model writes to")
         elif node.name in self.captured.doubted:
             self._freeze(node, reads, makes, "it may do something else on another input")
         elif node.name in self._opaque:
             self._freeze(node, reads, makes, self._opaque[node.name])
         else:
             self._visit_calls(node, observed, reads, makes)
+
+    def _meets_state(self, node: fx.Node, observed: Observed, reads: tuple[str, ...]) -> bool:
+        """Whether a node reads or writes a buffer that calls leave changed.
+
+        It runs in its place, on the buffer as it is: what is looked through, or read from a
+        copy made before, would come at another time.
+        """
+        met = {*reads, *self._parameters(observed.calls)}
+        return self.captured.keeps(node.name) or not self.captured.state.isdisjoint(met)
 
     def _visit_silent(self, node: fx.Node, reads: tuple[str, ...], makes: tuple[str, ...]) -> None:
         """Nodes that perform no tensor operation: shapes, numbers, tuples, identities."""
@@ -206,7 +217,16 @@ class _Analyst:
         frozen = self._frozen(node, reads, because)
         reads = tuple(dict.fromkeys((*reads, *self._parameters(calls))))
         self.steps.append(
-            Step(node.name, reads, makes, (), executed=True, module=_module(node), frozen=frozen)
+            Step(
+                node.name,
+                reads,
+                tuple(value for value in makes if value not in self.captured.state),
+                (),
+                executed=True,
+                module=_module(node),
+                frozen=frozen,
+                keeps=self.captured.keeps(node.name),
+            )
         )
 
     def _frozen(self, node: fx.Node, reads: tuple[str, ...], because: str) -> Frozen | None:

@@ -68,6 +68,7 @@ class _Writer:
         self._written: list[fx.Node] = []
         self._writers: list[tuple[fx.Node, list[fx.Node]]] = []
         self._augmented: list[fx.Node] = []
+        self._keeping: set[fx.Node] = set()
         self._joins = {edge.node: edge for edge in plan.joins}
         # What the model has no value of, by what has as many axes.
         self._like = {each.made: captured.observed[node].result for node, each in plan.sums.items()}
@@ -114,8 +115,9 @@ class _Writer:
         return module
 
     def _has_effect(self, node: fx.Node) -> bool:
-        """Inputs, outputs, assertions, and the guards that capture added to the model."""
+        """Inputs, outputs, assertions, guards that capture added, and what later calls read."""
         guard = node.op == "call_module" and node.target in self._captured.extras
+        guard = guard or node in self._keeping
         return guard or node.op in ("placeholder", "output") or node.target is torch._assert
 
     def _without_clashes(self, held: dict[str, Any]) -> dict[str, Any]:
@@ -186,6 +188,8 @@ class _Writer:
             self._views.add(new)
         self._bind(node, new, observed.result)
         self._note(node, new)
+        if self._captured.keeps(node.name):
+            self._keeping.add(new)
         if self._written:
             self._writers.append((new, self._written))
         if node.name in self._gated:
@@ -250,7 +254,8 @@ class _Writer:
         names = self._captured.observed[node.name].reads[operand.name]
         if isinstance(names, str):
             new = self._read(node.name, names)
-            if names in self._captured.observed[node.name].writes:
+            written = self._captured.observed[node.name].writes
+            if names in written and names not in self._captured.state:
                 self._written.append(new)
             return new
         if any(isinstance(name, str) for name in _leaves(names)):
