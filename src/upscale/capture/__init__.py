@@ -3,12 +3,14 @@
 from upscale.capture.augmented import AUGMENTED, FRESH_MODULES, WRITES
 from upscale.capture.capturing import capture
 from upscale.capture.norms import find_norms
+from upscale.capture.packing import PACKS, tensors_in
 from upscale.capture.record import Call, Captured, Example, Observed, Ref, TensorInfo
 from upscale.capture.tracing import home, two_of_each
 
 __all__ = [
     "AUGMENTED",
     "FRESH_MODULES",
+    "PACKS",
     "WRITES",
     "Call",
     "Captured",
@@ -19,5 +21,6 @@ __all__ = [
     "capture",
     "find_norms",
     "home",
+    "tensors_in",
     "two_of_each",
 ]

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from upscale.capture.augmented import AUGMENTED, REBINDS, write_back
+from upscale.capture.packing import PACKS, Packed
 from upscale.capture.record import Call, Observed, Ref, TensorInfo
 from upscale.capture.state import Memory, shared_statistics, statistics
 from upscale.errors import CaptureError
@@ -67,6 +68,8 @@ class Observer(fx.Interpreter):
             self._lasting.check_binding(given[0], given[1], n)
         with _Recorder(self):
             result = super().run_node(n)
+        if PACKS in n.meta:
+            result = Packed(result)
         leaves, spec = tree_flatten(result)
         names = [self._name_of(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves]
         if not self._writes and n.op != "output":
@@ -89,6 +92,13 @@ class Observer(fx.Interpreter):
             tuple(self._statistics),
         )
         return result
+
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What a node is given: containers themselves, but for the output, which hands them on."""
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        if n.op == "output":
+            return args, kwargs
+        return tree_map_only(Packed, _unpacked, args), tree_map_only(Packed, _unpacked, kwargs)
 
     def measure(self, *inputs: Any) -> None:
         """Run once more, on another example, and note the shapes that values have then."""
@@ -212,6 +222,8 @@ class _Measurer(fx.Interpreter):
         if result is None:
             result = super().run_node(n)
         names = tree_leaves(seen.result, is_leaf=lambda x: x is None)
+        if PACKS in n.meta:
+            return result
         for name, leaf in zip(names, tree_leaves(result), strict=True):
             if name is not None and isinstance(leaf, Tensor):
                 self._observer.measured[name] = tuple(leaf.shape)
@@ -227,6 +239,10 @@ class _Measurer(fx.Interpreter):
         _, *rest = self._observer.values[call.outs[0]].shape
         known: Tensor = given.new_empty((given.shape[0], *rest))
         return known
+
+
+def _unpacked(packed: Packed) -> Any:
+    return packed.value
 
 
 def _tensors(part: Any) -> list[Tensor]:

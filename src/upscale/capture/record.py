@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, fx
-from torch.utils._pytree import tree_leaves, tree_map
+
+from upscale.capture.packing import mapped, tensors_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Example:
 
     def map(self, change: Callable[[Any], Any]) -> Example:
         """The example with every leaf replaced by `change(leaf)`."""
-        return Example(tree_map(change, self.args), tree_map(change, dict(self.kwargs)))
+        return Example(mapped(self.args, change), mapped(dict(self.kwargs), change))
 
     def copied(self) -> Example:
         """The example with tensors of its own: a model may write into what it is given."""
@@ -40,7 +41,7 @@ class Example:
     @property
     def tensors(self) -> list[Tensor]:
         """Every tensor in the example."""
-        return [x for x in tree_leaves((self.args, dict(self.kwargs))) if isinstance(x, Tensor)]
+        return tensors_in((self.args, dict(self.kwargs)))
 
 
 @dataclass(frozen=True, slots=True)

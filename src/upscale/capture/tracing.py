@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture.attention import is_plain_self_attention, self_attention
 from upscale.capture.augmented import REBINDS, AugmentedProxy, put_writes_back, write_bound
+from upscale.capture.packing import PACKS, Unpacking, parts_of, tensors_in
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
 from upscale.capture.remembering import check_memory, check_written
@@ -62,11 +63,7 @@ def trace_symbolically(model: nn.Module, example: Example) -> Traced:
     becomes a constant.
     """
     bound = bind(model, example)
-    free = {
-        name
-        for name, value in bound.arguments.items()
-        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
-    }
+    free = {name for name, value in bound.arguments.items() if tensors_in(value)}
     fixed = {name: value for name, value in bound.arguments.items() if name not in free}
     graph, twin, baked = _trace(model, fixed)
     _drop_fixed_inputs(graph, free)
@@ -131,6 +128,7 @@ def trace_by_export(model: nn.Module, example: Example, *, functional: bool = Fa
     functional form no operation writes in place.
     """
     twin, original, example = _twin(model), example, two_of_each(example)
+    unpacking = Unpacking(twin)
     dynamic = {name: tree_map(_free_sizes, value) for name, value in _given(model, example).items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -141,6 +139,7 @@ def trace_by_export(model: nn.Module, example: Example, *, functional: bool = Fa
         if functional:
             program = program.run_decompositions({})
         module = program.module()
+    unpacking.pack(module.graph)
     check_memory(model, twin, original)
     _let_views_copy(module.graph)
     _say_what_is_bound(module.graph)
@@ -202,6 +201,15 @@ class _Tracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return AugmentedProxy(node, self)
+
+    def create_arg(self, a: Any) -> Any:
+        parts = parts_of(a)
+        if parts is None:
+            return super().create_arg(a)
+        args, kwargs = super().create_arg(parts.args), super().create_arg(dict(parts.kwargs))
+        node = self.create_node("call_function", parts.kind, args, kwargs)
+        node.meta[PACKS] = True
+        return node
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)

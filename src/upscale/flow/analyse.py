@@ -9,7 +9,7 @@ from typing import Any
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture import Call, Captured, Observed
+from upscale.capture import PACKS, Call, Captured, Observed
 from upscale.capture.questions import asks_property, asks_sizes, size_arguments, source_line
 from upscale.flow.domain import (
     Carry,
@@ -97,7 +97,9 @@ class _Analyst:
 
     def _visit_silent(self, node: fx.Node, reads: tuple[str, ...], makes: tuple[str, ...]) -> None:
         """Nodes that perform no tensor operation: shapes, numbers, tuples, identities."""
-        if not makes and (not reads or asks_sizes(node) or asks_property(node)):
+        if PACKS in node.meta:
+            self._freeze(node, reads, makes, "")
+        elif not makes and (not reads or asks_sizes(node) or asks_property(node)):
             self.steps.append(Step(node.name, reads, (), (), executed=True, shape_only=True))
         elif not set(makes) <= set(reads) or not makes:
             self._freeze(node, reads, makes, "no rule knows what it does")
