@@ -19,7 +19,7 @@ from upscale.channels import Flags, Positions, positions
 from upscale.contiguous import keep_contiguous
 from upscale.errors import AmountWarning, SelectionError
 from upscale.flow.domain import ChannelFlow, Pass, Reduce
-from upscale.layers import layers, weight_names, weight_of
+from upscale.layers import copied, layers, weight_names, weight_of
 from upscale.planning import Plan, gated_weight
 from upscale.segments import carried_classes
 from upscale.selection.amounts import Amount, Reached
@@ -110,7 +110,8 @@ def select_channels(
     limits = _limits(model, own, units, request)
     first = {weight: name for name, weight in reversed(own.items())}
     study = Study(
-        model=model,
+        # What a model does to data it may write to its buffers.
+        model=model if request.data is None else copied(model, {}),
         names=tuple(first.values()),
         side=request.side,
         data=request.data,

@@ -43,14 +43,20 @@ def check_written(model: nn.Module, twin: nn.Module, given: Mapping[str, Tensor]
             )
 
 
-def check_memory(model: nn.Module, twin: nn.Module, example: Example) -> None:
-    """Raise if a twin that ran has other attributes than the model, and a later call reads them."""
-    changed = _changed(model, twin)
+def check_memory(model: nn.Module, example: Example, traced: nn.Module | None = None) -> None:
+    """Raise if a call changes attributes of a model, and a later call depends on them.
+
+    They are found on the twin that was traced, or else by a call.
+    """
+    used = _fresh(model)
+    if traced is None:
+        _run(used, model, example)
+    changed = _changed(model, traced or used)
     if not changed:
         return
     other = example.map(_another)
-    used = _fresh(model)
-    _run(used, model, example)
+    if traced is not None:
+        _run(used, model, example)
     expected = _run(_fresh(model), model, other)
     if not _alike(_run(used, model, other), expected):
         raise _refusal(model, changed[0])

@@ -69,7 +69,7 @@ def trace_symbolically(model: nn.Module, example: Example) -> Traced:
     _drop_fixed_inputs(graph, free)
     put_writes_back(graph, twin)
     write_bound(graph, twin)
-    check_memory(model, twin, example)
+    check_memory(model, example, twin)
     added = (set(vars(twin)) | set(twin._buffers)) - set(vars(model)) - set(model._buffers)
     constants = {n: getattr(twin, n) for n in sorted(added) if isinstance(getattr(twin, n), Tensor)}
     return Traced(graph, constants, "symbolic", baked=baked)
@@ -140,7 +140,7 @@ def trace_by_export(model: nn.Module, example: Example, *, functional: bool = Fa
             program = program.run_decompositions({})
         module = program.module()
     unpacking.pack(module.graph)
-    check_memory(model, twin, original)
+    check_memory(model, original)
     _let_views_copy(module.graph)
     _say_what_is_bound(module.graph)
     owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -173,7 +173,9 @@ def _say_what_is_bound(graph: fx.Graph) -> None:
     """Mark the writes at the end of an exported program, which the model's code does not have."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         into = node.args[0]
-        if isinstance(into, fx.Node) and into.op == "get_attr" and not node.stack_trace:
+        of_buffer = isinstance(into, fx.Node) and into.op == "get_attr"
+        # The model's own writes are named without their overload.
+        if of_buffer and node.name.startswith("copy__default"):
             node.meta[REBINDS] = True
 
 
