@@ -1,6 +1,6 @@
 """Capture: from a model and an example to a graph and the record of one run of it."""
 
-from upscale.capture.augmented import AUGMENTED, FRESH_MODULES, WRITES
+from upscale.capture.augmented import AUGMENTED, FRESH_MODULES, NO_GRAD, WRITES
 from upscale.capture.capturing import capture
 from upscale.capture.norms import find_norms
 from upscale.capture.packing import PACKS, tensors_in
@@ -10,6 +10,7 @@ from upscale.capture.tracing import home, two_of_each
 __all__ = [
     "AUGMENTED",
     "FRESH_MODULES",
+    "NO_GRAD",
     "PACKS",
     "WRITES",
     "Call",

@@ -19,11 +19,20 @@ from upscale.capture.questions import asks_property, asks_sizes
 
 AUGMENTED = "augmented"
 REBINDS = "rebinds"
+NO_GRAD = "no_grad"
+# What a proxy has of its own; to set anything else would be lost.
+SET = ("tracer", "node", "root", "attr", "_node")
 WRITES: dict[Any, Any] = {
     operator.add: operator.iadd,
     operator.mul: operator.imul,
     operator.sub: operator.isub,
     operator.truediv: operator.itruediv,
+    operator.floordiv: operator.ifloordiv,
+    operator.mod: operator.imod,
+    operator.pow: operator.ipow,
+    operator.and_: operator.iand,
+    operator.or_: operator.ior,
+    operator.xor: operator.ixor,
 }
 # What always makes a tensor of its own.
 FRESH_MODULES = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.Linear)
@@ -46,12 +55,30 @@ class AugmentedProxy(fx.Proxy):
     __imul__ = _augmented(operator.mul)
     __isub__ = _augmented(operator.sub)
     __itruediv__ = _augmented(operator.truediv)
+    __ifloordiv__ = _augmented(operator.floordiv)
+    __imod__ = _augmented(operator.mod)
+    __ipow__ = _augmented(operator.pow)
+    __iand__ = _augmented(operator.and_)
+    __ior__ = _augmented(operator.or_)
+    __ixor__ = _augmented(operator.xor)
+
+    def __getattr__(self, k: str) -> fx.proxy.Attribute:
+        return AugmentedAttribute(self, k)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in SET:
+            raise TypeError(f"a graph cannot set {name} of a tensor")
+        super().__setattr__(name, value)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write into part of a buffer; elsewhere a graph would not know who reads it later."""
         if self.node.op != "get_attr":
             raise TypeError("a proxy does not support item assignment")
         self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
+
+
+class AugmentedAttribute(AugmentedProxy, fx.proxy.Attribute):
+    """What `x.T` or `x.data` gives, which may share memory with x."""
 
 
 def put_writes_back(graph: fx.Graph, model: nn.Module) -> None:
@@ -82,7 +109,7 @@ def write_bound(graph: fx.Graph, model: nn.Module) -> None:
                     buffer = graph.get_attr(path)
                     copied = graph.call_method("copy_", (buffer, bound.node))
                 copied.stack_trace = bound.node.stack_trace
-                copied.meta[REBINDS] = True
+                copied.meta |= {REBINDS: True, NO_GRAD: True}
 
 
 def _is_written(node: fx.Node, path: str) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from upscale.capture.observe import Observer
 from upscale.capture.opening import open_functions
 from upscale.capture.record import Captured, Example
+from upscale.capture.remembering import check_seen
 from upscale.capture.state import Memory, check_apart
 from upscale.capture.tracing import (
     Traced,
@@ -95,11 +96,15 @@ def _observe_opened(traced: Traced, model: nn.Module, example: Example) -> tuple
 def _capture_by_export(model: nn.Module, example: Example) -> tuple[Traced, Observer]:
     traced = trace_by_export(model, example.copied())
     try:
-        return traced, _observe(traced, model, example)
+        observer = _observe(traced, model, example)
+    except StateError:
+        raise
     except CaptureError:
         # Writes in place through views are gone from the functional form, with some structure.
         traced = trace_by_export(model, example.copied(), functional=True)
-        return traced, _observe(traced, model, example)
+        observer = _observe(traced, model, example)
+    check_seen(traced.changed, observer.written)
+    return traced, observer
 
 
 def _why_not(model: nn.Module, first: Exception, second: Exception) -> str:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 from upscale.capture.augmented import AUGMENTED, REBINDS, write_back
 from upscale.capture.packing import PACKS, Packed
 from upscale.capture.record import Call, Observed, Ref, TensorInfo
-from upscale.capture.state import Memory, shared_statistics, statistics
+from upscale.capture.state import Memory, shared_statistics, statistics, written_by
 from upscale.errors import CaptureError
 
 # Convolutions, and how many axes their input has if the first is one of samples.
@@ -48,6 +48,12 @@ class Observer(fx.Interpreter):
         """The values in the memory of buffers that were written."""
         changed = self._changed | shared_statistics(self.graph, self.observed)
         return frozenset(name for name, buffer in self._within.items() if buffer in changed)
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The names of all buffers that were written."""
+        kept = {name for seen in self.observed.values() for name in seen.statistics}
+        return frozenset(name[1:] for name in kept | self._changed)
 
     def run_node(self, n: fx.Node) -> Any:
         self.at, self._node = n.name, n
@@ -114,9 +120,15 @@ class Observer(fx.Interpreter):
         names = [self._name_of(x) for x in _tensors((*args, *kwargs.values()))]
         self._check_overwritten(names)
         aliased = any(name in self._overwritten for name in names)
+        written = written_by(overload, args, kwargs)
+        for tensor in written:
+            self._lasting.check_write(tensor, self._node)
+        places = [self._lasting.buffer(tensor) for tensor in written]
         result = _perform(overload, args, kwargs)
-        for written in self._written(overload, args, kwargs):
-            self._write(written)
+        if places != [self._lasting.buffer(tensor) for tensor in written]:
+            raise CaptureError(f"{self.at} gives a buffer other memory; copy into it instead")
+        for tensor in written:
+            self._write(tensor)
         self._statistics += [self._name_of(tensor) for tensor in statistics(overload, args, kwargs)]
         outs = tuple(self._name_result(leaf, overload) for leaf in _tensors(result))
         name = overload._schema.name.removeprefix("aten::")
@@ -174,17 +186,7 @@ class Observer(fx.Interpreter):
             return self._bound[id(tensor)]
         return self._new(tensor)
 
-    @staticmethod
-    def _written(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        written: list[Tensor] = []
-        for position, argument in enumerate(overload._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[position] if position < len(args) else kwargs.get(argument.name)
-                written.extend(_tensors(value))
-        return written
-
     def _write(self, tensor: Tensor) -> None:
-        self._lasting.check_write(tensor, self._node)
         old = self._name_of(tensor)
         if id(tensor) in self._owned and id(tensor) not in self._bound:
             self._statistics.append(old)  # a buffer of a layer's own, such as a count of batches

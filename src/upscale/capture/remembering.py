@@ -17,8 +17,9 @@ from torch import Tensor, fx, nn
 
 from upscale.capture.packing import tensors_in
 from upscale.capture.record import Example
+from upscale.capture.state import Watch
 from upscale.errors import CaptureError, StateError
-from upscale.layers import copied, tensors
+from upscale.layers import copied, parameter_names, tensors
 
 # What tracing itself leaves on what it traces.
 TRACED = re.compile(r"_tensor_constant\d+$")
@@ -26,10 +27,12 @@ TRACED = re.compile(r"_tensor_constant\d+$")
 OWN = frozenset(vars(nn.Module()))
 
 
-def check_written(model: nn.Module, twin: nn.Module, given: Mapping[str, Tensor]) -> None:
+def check_written(
+    model: nn.Module, twin: nn.Module, given: Mapping[str, Tensor], lines: Mapping[str, str]
+) -> None:
     """Raise if tracing a twin of a model changed a tensor of it: the graph lacks such a write.
 
-    `given` are the tensors that the twin had before.
+    `given` are the tensors that the twin had before, `lines` those that wrote to them.
     """
     now: dict[str, Any] = {**tensors(twin)}
     for name, tensor in tensors(model).items():
@@ -37,26 +40,57 @@ def check_written(model: nn.Module, twin: nn.Module, given: Mapping[str, Tensor]
         if isinstance(found, fx.Proxy):
             continue  # bound to something that the graph has
         if found is not given[name] or not _equal(found, tensor):
-            raise CaptureError(
-                f"forward writes to {name} in a way that no graph shows; write to a buffer by "
-                "its name, as in self.buffer.copy_(...), and to parameters outside of forward"
-            )
+            raise CaptureError(_unseen(name, lines.get(name, "")))
 
 
-def check_memory(model: nn.Module, example: Example, traced: nn.Module | None = None) -> None:
+def check_seen(changed: Mapping[str, str], written: Set[str]) -> None:
+    """Raise if a call changed a tensor that a graph of it does not write."""
+    for name in sorted(changed.keys() - written):
+        raise StateError(_unseen(name, changed[name]))
+
+
+def _unseen(name: str, line: str) -> str:
+    at = f" at {line}" if line else ""
+    return (
+        f"forward writes to {name}{at} in a way that no graph shows; write to a buffer by its "
+        "name, as in self.buffer.copy_(...), and to parameters outside of forward"
+    )
+
+
+def check_memory(
+    model: nn.Module, example: Example, traced: nn.Module | None = None
+) -> dict[str, str]:
     """Raise if a call changes attributes of a model, and a later call depends on them.
 
-    They are found on the twin that was traced, or else by a call.
+    They are found on the twin that was traced, or else by a call; then the names of tensors
+    that the call changed are returned, with the lines that wrote to them.
     """
     used = _fresh(model)
     if traced is None:
+        given = tensors(used)
+        with Watch(used, _run.__code__) as watch:
+            _run(used, model, example)
+        now, own = tensors(used), tensors(model)
+        written = [n for n in own if now.get(n) is not given[n] or not _equal(given[n], own[n])]
+        _check_attributes(model, example, used, _changed(model, used))
+        names = parameter_names(model)
+        lines = {names[id(own[name])]: watch.lines.get(name, "") for name in written}
+        check_seen({n: at for n, at in lines.items() if isinstance(own[n], nn.Parameter)}, set())
+        return lines
+    changed = _changed(model, traced)
+    if changed:
         _run(used, model, example)
-    changed = _changed(model, traced or used)
+        _check_attributes(model, example, used, changed)
+    return {}
+
+
+def _check_attributes(
+    model: nn.Module, example: Example, used: nn.Module, changed: list[str]
+) -> None:
+    """Raise if a call that follows another depends on attributes that are changed."""
     if not changed:
         return
     other = example.map(_another)
-    if traced is not None:
-        _run(used, model, example)
     expected = _run(_fresh(model), model, other)
     if not _alike(_run(used, model, other), expected):
         raise _refusal(model, changed[0])

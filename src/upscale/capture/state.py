@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from types import CodeType
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture.questions import source_line
+from upscale.capture.questions import line_of, running_line, source_line
 from upscale.capture.record import Call, Observed, Ref
 from upscale.errors import StateError
+from upscale.layers import tensors
 
 # Normalisations that write their statistics in training, which their schemas do not say: the
 # argument that tells whether they do.
@@ -75,6 +78,36 @@ class Memory:
                 f"{at}; write self.{name}.copy_(...) instead"
             )
         self._bound.add(_place(value))
+
+
+class Watch(TorchDispatchMode):
+    """Notes the line that first writes to each tensor that a module owns."""
+
+    def __init__(self, module: nn.Module, within: CodeType) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lines: dict[str, str] = {}
+        self._names = {_place(tensor): name for name, tensor in tensors(module).items()}
+        self._within = within
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        for tensor in written_by(func, args, kwargs or {}):
+            name = self._names.get(_place(tensor))
+            line = line_of(running_line(self._within)) if name is not None else ""
+            if name is not None and line:
+                self.lines.setdefault(name, line)
+        return func(*args, **(kwargs or {}))
+
+
+def written_by(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors that an operation writes into, as its schema says."""
+    written: list[Any] = []
+    for position, argument in enumerate(overload._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            written.extend(value if isinstance(value, (list, tuple)) else [value])
+    return [tensor for tensor in written if isinstance(tensor, Tensor)]
 
 
 def statistics(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,11 +13,18 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture.attention import is_plain_self_attention, self_attention
-from upscale.capture.augmented import REBINDS, AugmentedProxy, put_writes_back, write_bound
+from upscale.capture.augmented import (
+    NO_GRAD,
+    REBINDS,
+    AugmentedProxy,
+    put_writes_back,
+    write_bound,
+)
 from upscale.capture.packing import PACKS, Unpacking, parts_of, tensors_in
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
 from upscale.capture.remembering import check_memory, check_written
+from upscale.capture.state import Watch
 from upscale.errors import ExampleError
 from upscale.layers import KINDS, copied, stock_class, tensors
 
@@ -27,7 +34,8 @@ class Traced:
     """A graph, what it refers to that the model does not own, and how it was made.
 
     `doubted` nodes call functions that may do something else on another input. If `baked`,
-    what is computed from buffers may be a constant of the graph.
+    what is computed from buffers may be a constant of the graph. `changed` are the tensors of
+    the model that a call was seen to change, if one was made, with the line that wrote them.
     """
 
     graph: fx.Graph
@@ -35,6 +43,7 @@ class Traced:
     way: str
     doubted: frozenset[str] = frozenset()
     baked: bool = False
+    changed: Mapping[str, str] = field(default_factory=dict)
 
     def inputs(self, model: nn.Module, example: Example) -> list[Any]:
         """The example's inputs in the order of the graph's placeholders."""
@@ -108,8 +117,10 @@ def _trace_twin(
 ) -> tuple[fx.Graph, nn.Module]:
     twin = _twin(model)
     given = tensors(twin)
-    graph = _Tracer(proxy_buffers=proxy_buffers).trace(twin, concrete_args=fixed or None)
-    check_written(model, twin, given)
+    # Whether the model's own code records gradients, whatever the caller's does.
+    with torch.enable_grad(), Watch(twin, _trace_twin.__code__) as watch:
+        graph = _Tracer(proxy_buffers=proxy_buffers).trace(twin, concrete_args=fixed or None)
+    check_written(model, twin, given, watch.lines)
     return graph, twin
 
 
@@ -127,10 +138,11 @@ def trace_by_export(model: nn.Module, example: Example, *, functional: bool = Fa
     The graph guards itself: on sizes that would take another branch it raises. In its
     functional form no operation writes in place.
     """
-    twin, original, example = _twin(model), example, two_of_each(example)
+    changed = check_memory(model, example)
+    twin, example = _twin(model), two_of_each(example)
     unpacking = Unpacking(twin)
     dynamic = {name: tree_map(_free_sizes, value) for name, value in _given(model, example).items()}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")
         program = torch.export.export(
             twin, example.args, dict(example.kwargs), dynamic_shapes=dynamic
@@ -140,14 +152,13 @@ def trace_by_export(model: nn.Module, example: Example, *, functional: bool = Fa
             program = program.run_decompositions({})
         module = program.module()
     unpacking.pack(module.graph)
-    check_memory(model, original)
     _let_views_copy(module.graph)
     _say_what_is_bound(module.graph)
     owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
     targets = {str(n.target) for n in module.graph.nodes if n.op in ("get_attr", "call_module")}
     extras = {target: _attribute(module, target) for target in sorted(targets - owned)}
-    return Traced(module.graph, extras, "export")
+    return Traced(module.graph, extras, "export", changed=changed)
 
 
 DROPOUTS = {
@@ -176,7 +187,7 @@ def _say_what_is_bound(graph: fx.Graph) -> None:
         of_buffer = isinstance(into, fx.Node) and into.op == "get_attr"
         # The model's own writes are named without their overload.
         if of_buffer and node.name.startswith("copy__default"):
-            node.meta[REBINDS] = True
+            node.meta |= {REBINDS: True, NO_GRAD: True}
 
 
 def _let_views_copy(graph: fx.Graph) -> None:
@@ -215,6 +226,8 @@ class _Tracer(fx.Tracer):
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            node.meta[NO_GRAD] = True
         node.stack_trace = running_line(trace_symbolically.__code__)
         return node
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from upscale.capture import AUGMENTED, Captured, Observed
+from upscale.capture import AUGMENTED, NO_GRAD, Captured, Observed
 from upscale.capture.questions import (
     asks_property,
     asks_rank,
@@ -252,15 +253,23 @@ class _Writer:
     def _operand(self, node: fx.Node, operand: fx.Node) -> Any:
         """What a node reads in place of an operand: tensors fetched, the rest as it is."""
         names = self._captured.observed[node.name].reads[operand.name]
+        detached = NO_GRAD in node.meta and self._captured.keeps(node.name)
+        read = partial(self._detached if detached else self._read, node.name)
         if isinstance(names, str):
-            new = self._read(node.name, names)
+            new = read(names)
             written = self._captured.observed[node.name].writes
             if names in written and names not in self._captured.state:
                 self._written.append(new)
             return new
         if any(isinstance(name, str) for name in _leaves(names)):
-            return tree_map(lambda name: self._read(node.name, name), names)
+            return tree_map(read, names)
         return self._results[operand.name]
+
+    def _detached(self, node: str, value: str) -> fx.Node:
+        """A value as what is written without gradients sees it."""
+        new = self._graph.call_method("detach", (self._read(node, value),))
+        self._views.add(new)
+        return new
 
     def _read(self, node: str, value: str) -> Any:
         edges = self._edges.get((node, value))
