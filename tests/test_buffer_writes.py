@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -454,6 +455,23 @@ def test_attributes_that_make_no_difference_to_a_later_call_are_left_out(decides
     plan = upscale.plan(model, x, selection)
     assert (model.calls, model.tables, model.shape) == (0, {}, None)
     assert_same_for_many_calls(upscale.export(model, plan), upscale.mask(model, selection), {})
+
+
+def test_onnx_refuses_what_writes_to_buffers_and_torchscript_keeps_it(tmp_path: Path) -> None:
+    model = made(Lerp, decides=False, training=False)
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    exported = upscale.export(model, upscale.plan(model, x, upscale.Selection(kept={"last": [0]})))
+    before = copy.deepcopy(exported.state_dict())
+    with pytest.raises(upscale.DeployError, match="writes to m in every call"):
+        upscale.deploy.to_onnx(exported, x, tmp_path / "model.onnx")
+    upscale.deploy.to_torchscript(exported, x, tmp_path / "model.pt")
+    assert all(torch.equal(own, before[name]) for name, own in exported.state_dict().items())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that the format is old
+        scripted = torch.jit.load(tmp_path / "model.pt")
+    for _ in range(CALLS):
+        with torch.no_grad():
+            torch.testing.assert_close(scripted(x), exported(x), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("decides", [False, True], ids=["fx", "export"])

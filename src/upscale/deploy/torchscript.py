@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from typing import Any
@@ -18,9 +19,19 @@ def to_torchscript(model: nn.Module, example: Any, path: str | os.PathLike[str])
     """Write a model as `torch.jit.load` reads it, for any batch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that the format is old
-        scripted = _scripted(model, two_of_each(Example.of(example)))
+        scripted = _scripted(copy.deepcopy(model), two_of_each(Example.of(example)))
+        _reset(scripted, model)
         with replacing(path) as fresh:
             torch.jit.save(scripted, fresh)
+
+
+def _reset(scripted: torch.jit.ScriptModule, model: nn.Module) -> None:
+    """Give a module that was tried the buffers of the model again, which it may have written to."""
+    own = dict(model.named_buffers())
+    with torch.no_grad():
+        for name, buffer in scripted.named_buffers():
+            if name in own:
+                buffer.copy_(own[name])
 
 
 def _scripted(model: nn.Module, example: Example) -> torch.jit.ScriptModule:
