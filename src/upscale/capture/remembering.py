@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
@@ -228,14 +229,16 @@ def _same(one: Any, other: Any, met: dict[int, Any]) -> bool:
         return _equal(one, other)
     if isinstance(one, nn.Module):
         return True  # looked at on its own
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_same(one[k], other[k], met) for k in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(lambda a, b: _same(a, b, met), one, other))
-    if hasattr(one, "__dict__") and not callable(one):
-        return _same(vars(one), vars(other), met)
     if isinstance(one, (Set, int, float, complex, str, bytes)):
         return bool(one == other) or (one != one and other != other)
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_same(one[k], other[k], met) for k in one)
+    if isinstance(one, Sequence):
+        return len(one) == len(other) and all(map(lambda a, b: _same(a, b, met), one, other))
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if hasattr(one, "__dict__") and not callable(one):
+        return _same(vars(one), vars(other), met)
     return True
 
 
