@@ -66,23 +66,24 @@ def check_memory(
     They are found on the twin that was traced, or else by a call; then the names of tensors
     that the call changed are returned, with the lines that wrote to them.
     """
-    used = _fresh(model)
-    if traced is None:
-        given = tensors(used)
-        with Watch(used, _run.__code__) as watch:
+    if traced is not None:
+        changed = _changed(model, traced)
+        if changed:
+            used = _fresh(model)
             _run(used, model, example)
-        now, own = tensors(used), tensors(model)
-        written = [n for n in own if now.get(n) is not given[n] or not _equal(given[n], own[n])]
-        _check_attributes(model, example, used, _changed(model, used))
-        names = parameter_names(model)
-        lines = {names[id(own[name])]: watch.lines.get(name, "") for name in written}
-        check_seen({n: at for n, at in lines.items() if isinstance(own[n], nn.Parameter)}, set())
-        return lines
-    changed = _changed(model, traced)
-    if changed:
+            _check_attributes(model, example, used, changed)
+        return {}
+    used = _fresh(model)
+    given, own = tensors(used), tensors(model)
+    with Watch(used, _run.__code__) as watch:
         _run(used, model, example)
-        _check_attributes(model, example, used, changed)
-    return {}
+    now = tensors(used)
+    written = [n for n in own if now.get(n) is not given[n] or not _equal(given[n], own[n])]
+    _check_attributes(model, example, used, _changed(model, used))
+    names = parameter_names(model)
+    lines = {names[id(own[name])]: watch.lines.get(name, "") for name in written}
+    check_seen({n: at for n, at in lines.items() if isinstance(own[n], nn.Parameter)}, set())
+    return lines
 
 
 def _check_attributes(
@@ -92,7 +93,11 @@ def _check_attributes(
     if not changed:
         return
     other = example.map(_another)
-    expected = _run(_fresh(model), model, other)
+    try:
+        expected = _run(_fresh(model), model, other)
+    except Exception:  # the model may take no other example, and say so in any way
+        other = example
+        expected = _run(_fresh(model), model, other)
     if not _alike(_run(used, model, other), expected):
         raise _refusal(model, changed[0])
     before = {path: _attribute(used, path) for path in changed}
