@@ -17,16 +17,14 @@ from upscale.capture.questions import (
     asks_rank,
     asks_sizes,
     axis_asked,
-    size_arguments,
 )
 from upscale.planning import Edge, Piece, Plan, Spread, Sum, added, alone, computed_once
+from upscale.rewrite.arguments import with_groups, with_sizes
 from upscale.rewrite.gather import Gather, Infill
 from upscale.rewrite.guards import write_out_guards
 from upscale.rewrite.weights import Cutter
 from upscale.rewrite.writes import keep_apart, write_again
 
-# Where functional convolutions take their number of groups.
-GROUPS_ARGUMENT = 6
 # What needs memory to lie as it did, and what does the same wherever it lies.
 VIEWS: dict[Any, str] = {"view": "reshape", "view_as": "reshape_as"}
 # What every graph module has under a name of its own.
@@ -175,9 +173,9 @@ class _Writer:
                     constant=node.name in self._plan.constants,
                 )
         elif node.name in self._plan.groups:
-            args, kwargs = _with_groups(args, kwargs, self._plan.groups[node.name])
+            args, kwargs = with_groups(args, kwargs, self._plan.groups[node.name])
         if node.name in self._plan.sizes:
-            args = _with_sizes(node, args, self._plan.sizes[node.name])
+            args = with_sizes(node, args, self._plan.sizes[node.name])
         target, observed = node.target, self._captured.observed[node.name]
         if node.op == "call_method" and target in VIEWS and not _reads_bits(observed):
             # What was written anew may be a slice now, which has no such view.
@@ -374,26 +372,6 @@ class _Writer:
 def _reads_bits(observed: Observed) -> bool:
     """Whether a view takes a tensor's bits for those of another type."""
     return any(call.argument("dtype") is not None for call in observed.calls)
-
-
-def _with_groups(
-    args: tuple[Any, ...], kwargs: dict[str, Any], groups: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A functional convolution's arguments with another number of groups."""
-    if len(args) > GROUPS_ARGUMENT:
-        return (*args[:GROUPS_ARGUMENT], groups, *args[GROUPS_ARGUMENT + 1 :]), kwargs
-    return args, {**kwargs, "groups": groups}
-
-
-def _with_sizes(node: fx.Node, args: tuple[Any, ...], sizes: Mapping[int, int]) -> tuple[Any, ...]:
-    """A reshape's arguments with other sizes; what it infers it goes on inferring."""
-    first = size_arguments(node) or 0
-    listed = isinstance(args[first], (list, tuple))
-    shape = list(args[first] if listed else args[first:])
-    for axis, size in sizes.items():
-        if not (isinstance(shape[axis], int) and shape[axis] == -1):
-            shape[axis] = size
-    return (*args[:first], shape) if listed else (*args[:first], *shape)
 
 
 def _type_of(node: fx.Node) -> Any:
