@@ -9,6 +9,10 @@ class CaptureError(UpscaleError):
     """The model could not be turned into a graph."""
 
 
+class StateError(CaptureError):
+    """The model keeps something from call to call that an export would lose."""
+
+
 class ExampleError(UpscaleError, ValueError):
     """The example does not fit the model: wrong shape, device or kind."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +46,7 @@ class Liveness:
 
     def needs(self, step: Step) -> bool:
         """Whether a step has to run at all."""
-        return not step.makes or any(value in self.values for value in step.makes)
+        return _asked(step, self.values)
 
 
 def find_segments(flow: ChannelFlow) -> tuple[Segment, ...]:
@@ -219,6 +219,11 @@ def columns_kept(relation: Reduce, kept: Mapping[str, Positions]) -> Positions:
     return kept.get(relation.layer, np.arange(relation.columns))
 
 
+def _asked(step: Step, values: Set[str]) -> bool:
+    """Whether a step runs, if these values are needed."""
+    return step.keeps or not step.makes or not values.isdisjoint(step.makes)
+
+
 def _pull(
     flow: ChannelFlow,
     step: Step,
@@ -227,7 +232,7 @@ def _pull(
     values: set[str],
 ) -> None:
     """Hand a step's needs on to what it reads."""
-    if step.makes and not values.intersection(step.makes):
+    if not _asked(step, values):
         return
     for relation in reversed(step.relations):
         if not isinstance(relation, Absorb):

@@ -1,9 +1,10 @@
 """Capture: from a model and an example to a graph and the record of one run of it."""
 
-from upscale.capture.augmented import AUGMENTED, FRESH_MODULES, WRITES
+from upscale.capture.augmented import AUGMENTED, FRESH_MODULES, NO_GRAD, WRITES
 from upscale.capture.capturing import capture
 from upscale.capture.configuration import Configuration, configuration
 from upscale.capture.norms import find_norms
+from upscale.capture.packing import PACKS, leaves_of, tensors_in
 from upscale.capture.record import Call, Captured, Example, Observed, Ref, TensorInfo
 from upscale.capture.tracing import home, two_of_each
 from upscale.capture.turns import export_turn, turn
@@ -11,6 +12,8 @@ from upscale.capture.turns import export_turn, turn
 __all__ = [
     "AUGMENTED",
     "FRESH_MODULES",
+    "NO_GRAD",
+    "PACKS",
     "WRITES",
     "Call",
     "Captured",
@@ -24,6 +27,8 @@ __all__ = [
     "export_turn",
     "find_norms",
     "home",
+    "leaves_of",
+    "tensors_in",
     "turn",
     "two_of_each",
 ]

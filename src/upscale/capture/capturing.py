@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from upscale.capture.fingerprint import digests_of_constants
 from upscale.capture.observe import Observer
 from upscale.capture.opening import open_functions
 from upscale.capture.record import Captured, Example
+from upscale.capture.remembering import check_seen
+from upscale.capture.state import Memory, check_apart
 from upscale.capture.tracing import (
     Traced,
     bind,
@@ -22,7 +24,7 @@ from upscale.capture.tracing import (
 )
 from upscale.capture.turns import turn
 from upscale.collecting import collector_paused
-from upscale.errors import CaptureError, ExampleError
+from upscale.errors import CaptureError, ExampleError, StateError
 from upscale.layers import computes_weight, copied, layers, parameter_names, weight_of
 
 
@@ -40,12 +42,19 @@ def capture(model: nn.Module, example: Example) -> Captured:
     try:
         traced = trace_symbolically(model, example)
         traced, observer = _observe_opened(traced, model, example)
+        if traced.baked and observer.state:
+            raise CaptureError("what is computed from a buffer that forward writes to is constant")
+    except StateError as error:  # another way to capture would lose it too
+        raise StateError(_refused(model, error)) from error
     except Exception as first:  # tracing runs the caller's code, which may raise anything
         _check_runs(model, example)
         try:
             traced, observer = _capture_by_export(model, example)
+        except StateError as error:
+            raise StateError(_refused(model, error)) from error
         except Exception as second:
             raise CaptureError(_why_not(model, first, second)) from first
+    check_apart(model, observer.state, parameter_names(model))
     return Captured(
         name=type(model).__name__,
         graph=traced.graph,
@@ -71,6 +80,7 @@ def capture(model: nn.Module, example: Example) -> Captured:
         example=example.map(lambda x: _shape_of(x) if isinstance(x, Tensor) else x),
         doubted=traced.doubted,
         constants=digests_of_constants(traced.graph, traced.extras, model),
+        state=observer.state,
     )
 
 
@@ -90,23 +100,31 @@ def _observe_opened(traced: Traced, model: nn.Module, example: Example) -> tuple
 def _capture_by_export(model: nn.Module, example: Example) -> tuple[Traced, Observer]:
     traced = trace_by_export(model, example.copied())
     try:
-        return traced, _observe(traced, model, example)
+        observer = _observe(traced, model, example)
+    except StateError:
+        raise
     except CaptureError:
         # Writes in place through views are gone from the functional form, with some structure.
         traced = trace_by_export(model, example.copied(), functional=True)
-        return traced, _observe(traced, model, example)
+        observer = _observe(traced, model, example)
+    check_seen(traced.changed, observer.written)
+    return traced, observer
 
 
 def _why_not(model: nn.Module, first: Exception, second: Exception) -> str:
     """What to tell of a model that neither way captures: its own cause, where it is known."""
     if isinstance(first, CaptureError):
-        return f"{type(model).__name__} cannot be captured: {_first_line(first)}"
+        return _refused(model, first)
     return (
         f"{type(model).__name__} cannot be captured. torch.fx says: {_first_line(first)} "
         f"torch.export says: {_first_line(second)} Python control flow on the values of "
         "tensors is the usual cause: keep it out of the part to be pruned, or wrap the "
         "function that has it with torch.fx.wrap"
     )
+
+
+def _refused(model: nn.Module, error: CaptureError) -> str:
+    return f"{type(model).__name__} cannot be captured: {_first_line(error)}"
 
 
 def _check_devices(model: nn.Module, example: Example) -> None:
@@ -169,6 +187,13 @@ class _Twin:
         self.owned = {id(new): f"@{names[key]}" for key, new in twins.items()}
         self.module = copied(model, dict(twins))
 
+    def attribute(self, path: str) -> Any:
+        """What the copy has at a path; `None` if nothing."""
+        found: Any = self.module
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        return found
+
 
 def _shape_of(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, device="meta")
@@ -200,14 +225,23 @@ def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
 
 
 def _run(traced: Traced, twin: _Twin, example: Example) -> Observer:
+    plain = _plain_tensors(traced.graph, twin)
     for path, extra in traced.extras.items():
         owner, _, name = path.rpartition(".")
         held = twin.replace(extra) if isinstance(extra, Tensor) else extra
         setattr(twin.module.get_submodule(owner), name, held)
-    observer = Observer(twin.module, traced.graph, twin.owned)
+    lasting = Memory(twin.module, twin.owned, {path: twin.attribute(path) for path in plain})
+    observer = Observer(twin.module, traced.graph, twin.owned, lasting)
     with torch.inference_mode():
         observer.run(*_given(traced, twin, example), enable_io_processing=False)
     return observer
+
+
+def _plain_tensors(graph: fx.Graph, twin: _Twin) -> list[str]:
+    """The paths of tensors that a graph reads and that the model has as attributes alone."""
+    paths = dict.fromkeys(str(node.target) for node in graph.find_nodes(op="get_attr"))
+    found = {path: twin.attribute(path) for path in paths}
+    return [p for p, own in found.items() if isinstance(own, Tensor) and id(own) not in twin.owned]
 
 
 def _given(traced: Traced, twin: _Twin, example: Example) -> list[Any]:

@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
+from upscale.capture.augmented import AUGMENTED, REBINDS, write_back
+from upscale.capture.packing import PACKS, Packed
 from upscale.capture.record import Call, Observed, Ref, TensorInfo
+from upscale.capture.state import Memory, shared_statistics, statistics, written_by
 from upscale.errors import CaptureError
 
 # Convolutions, and how many axes their input has if the first is one of samples.
@@ -19,13 +22,17 @@ SAMPLED_CONVOLUTIONS = {"conv1d": 3, "conv2d": 4, "conv3d": 5}
 class Observer(fx.Interpreter):
     """Runs a graph and names every tensor every operation reads and makes."""
 
-    def __init__(self, model: nn.Module, graph: fx.Graph, owned: dict[int, str]) -> None:
+    def __init__(
+        self, model: nn.Module, graph: fx.Graph, owned: dict[int, str], lasting: Memory
+    ) -> None:
         super().__init__(model, garbage_collect_values=False, graph=graph)
         self.at = ""
         self.values: dict[str, TensorInfo] = {}
         self.measured: dict[str, tuple[int, ...]] = {}
         self.observed: dict[str, Observed] = {}
-        self._owned = owned
+        self._owned, self._lasting = owned, lasting
+        self._within: dict[str, str] = {}
+        self._changed: set[str] = set()
         self._names: dict[fx.Node, Any] = {}
         self._newest: dict[str, str] = {}
         self._memory: dict[int, set[str]] = {}
@@ -34,10 +41,23 @@ class Observer(fx.Interpreter):
         self._alive: list[Tensor] = []
         self._calls: list[Call] = []
         self._writes: list[str] = []
+        self._statistics: list[str] = []
+
+    @property
+    def state(self) -> frozenset[str]:
+        """The values in the memory of buffers that were written."""
+        changed = self._changed | shared_statistics(self.graph, self.observed)
+        return frozenset(name for name, buffer in self._within.items() if buffer in changed)
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The names of all buffers that were written."""
+        kept = {name for seen in self.observed.values() for name in seen.statistics}
+        return frozenset(name[1:] for name in kept | self._changed)
 
     def run_node(self, n: fx.Node) -> Any:
-        self.at = n.name
-        self._bound, self._calls, self._writes = {}, [], []
+        self.at, self._node = n.name, n
+        self._bound, self._calls, self._writes, self._statistics = {}, [], [], []
         reads = {operand.name: self._bind(operand) for operand in n.all_input_nodes}
         if n.op == "output":
             self._check_overwritten([name for name in tree_leaves(reads) if name is not None])
@@ -48,8 +68,14 @@ class Observer(fx.Interpreter):
             if isinstance(leaf, Tensor)
         ]
         operands = {id(leaf) for leaf in given}
+        if AUGMENTED in n.meta and any(map(self._lasting.holds, given[:1])):
+            write_back(n)
+        if REBINDS in n.meta:
+            self._lasting.check_binding(given[0], given[1], n)
         with _Recorder(self):
             result = super().run_node(n)
+        if PACKS in n.meta:
+            result = Packed(result)
         leaves, spec = tree_flatten(result)
         names = [self._name_of(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves]
         if not self._writes and n.op != "output":
@@ -64,9 +90,21 @@ class Observer(fx.Interpreter):
             isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata in memory for leaf in leaves
         )
         self.observed[n.name] = Observed(
-            tuple(self._calls), reads, self._names[n], tuple(self._writes), is_view
+            tuple(self._calls),
+            reads,
+            self._names[n],
+            tuple(self._writes),
+            is_view,
+            tuple(self._statistics),
         )
         return result
+
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What a node is given: containers themselves, but for the output, which hands them on."""
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        if n.op == "output":
+            return args, kwargs
+        return tree_map_only(Packed, _unpacked, args), tree_map_only(Packed, _unpacked, kwargs)
 
     def measure(self, *inputs: Any) -> None:
         """Run once more, on another example, and note the shapes that values have then."""
@@ -82,9 +120,16 @@ class Observer(fx.Interpreter):
         names = [self._name_of(x) for x in _tensors((*args, *kwargs.values()))]
         self._check_overwritten(names)
         aliased = any(name in self._overwritten for name in names)
+        written = written_by(overload, args, kwargs)
+        for tensor in written:
+            self._lasting.check_write(tensor, self._node)
+        places = [self._lasting.buffer(tensor) for tensor in written]
         result = _perform(overload, args, kwargs)
-        for written in self._written(overload, args, kwargs):
-            self._write(written)
+        if places != [self._lasting.buffer(tensor) for tensor in written]:
+            raise CaptureError(f"{self.at} gives a buffer other memory; copy into it instead")
+        for tensor in written:
+            self._write(tensor)
+        self._statistics += [self._name_of(tensor) for tensor in statistics(overload, args, kwargs)]
         outs = tuple(self._name_result(leaf, overload) for leaf in _tensors(result))
         name = overload._schema.name.removeprefix("aten::")
         self._calls.append(Call(name, *refs, outs, aliased, overload))
@@ -109,7 +154,14 @@ class Observer(fx.Interpreter):
             return self._new(tensor)
         if name not in self.values:
             self.values[name] = TensorInfo(tuple(tensor.shape), tensor.element_size())
+            self._place(name, tensor)
         return name
+
+    def _place(self, name: str, tensor: Tensor) -> None:
+        """Remember that a value lies in a buffer's memory, if it does."""
+        buffer = self._lasting.buffer(tensor)
+        if buffer is not None:
+            self._within[name] = buffer
 
     def _new(self, tensor: Tensor) -> str:
         name, version = self.at, 0
@@ -120,6 +172,7 @@ class Observer(fx.Interpreter):
         self._alive.append(tensor)
         self.values[name] = TensorInfo(tuple(tensor.shape), tensor.element_size())
         self._memory.setdefault(tensor.untyped_storage()._cdata, set()).add(name)
+        self._place(name, tensor)
         return name
 
     def _refs(self, part: Any) -> Any:
@@ -133,19 +186,17 @@ class Observer(fx.Interpreter):
             return self._bound[id(tensor)]
         return self._new(tensor)
 
-    @staticmethod
-    def _written(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        written: list[Tensor] = []
-        for position, argument in enumerate(overload._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[position] if position < len(args) else kwargs.get(argument.name)
-                written.extend(_tensors(value))
-        return written
-
     def _write(self, tensor: Tensor) -> None:
-        if id(tensor) in self._owned and id(tensor) not in self._bound:
-            return  # a buffer counting its batches: no data flows from it
         old = self._name_of(tensor)
+        if id(tensor) in self._owned and id(tensor) not in self._bound:
+            self._statistics.append(old)  # a buffer of a layer's own, such as a count of batches
+            return
+        buffer = self._lasting.buffer(tensor)
+        if buffer is not None:
+            # Whatever meets it runs in its place, so that it needs no name for what it is now.
+            self._changed.add(buffer)
+            self._writes.append(old)
+            return
         for other in self._memory.get(tensor.untyped_storage()._cdata, set()) - {old}:
             self._overwritten[other] = self.at
         self._newest[old] = self._new(tensor)
@@ -173,6 +224,8 @@ class _Measurer(fx.Interpreter):
         if result is None:
             result = super().run_node(n)
         names = tree_leaves(seen.result, is_leaf=lambda x: x is None)
+        if PACKS in n.meta:
+            return result
         for name, leaf in zip(names, tree_leaves(result), strict=True):
             if name is not None and isinstance(leaf, Tensor):
                 self._observer.measured[name] = tuple(leaf.shape)
@@ -188,6 +241,10 @@ class _Measurer(fx.Interpreter):
         _, *rest = self._observer.values[call.outs[0]].shape
         known: Tensor = given.new_empty((given.shape[0], *rest))
         return known
+
+
+def _unpacked(packed: Packed) -> Any:
+    return packed.value
 
 
 def _tensors(part: Any) -> list[Tensor]:

@@ -57,7 +57,12 @@ def axis_asked(node: fx.Node) -> int | None:
 
 def source_line(node: fx.Node) -> str:
     """`file.py:12` of the model code behind a node, or nothing."""
-    found = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
+    return line_of(node.stack_trace or "")
+
+
+def line_of(trace: str) -> str:
+    """`file.py:12` of the innermost model code in a stack trace, or nothing."""
+    found = re.findall(r'File "([^"]+)", line (\d+)', trace)
     frames = [(path, line) for path, line in found if _is_model_code(path)]
     return f"{PurePath(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, fx
-from torch.utils._pytree import tree_leaves, tree_map
+
+from upscale.capture.packing import mapped, tensors_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Example:
 
     def map(self, change: Callable[[Any], Any]) -> Example:
         """The example with every leaf replaced by `change(leaf)`."""
-        return Example(tree_map(change, self.args), tree_map(change, dict(self.kwargs)))
+        return Example(mapped(self.args, change), mapped(dict(self.kwargs), change))
 
     def copied(self) -> Example:
         """The example with tensors of its own: a model may write into what it is given."""
@@ -39,7 +40,7 @@ class Example:
     @property
     def tensors(self) -> list[Tensor]:
         """Every tensor in the example."""
-        return [x for x in tree_leaves((self.args, dict(self.kwargs))) if isinstance(x, Tensor)]
+        return tensors_in((self.args, dict(self.kwargs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What one graph node did: its operations, the values it read and what it returned."""
+    """What one graph node did: its operations, the values it read and what it returned.
+
+    `writes` are the values it wrote into, `statistics` those that normalisations keep up to
+    date within it.
+    """
 
     calls: tuple[Call, ...]
     reads: Mapping[str, Any]
     result: Any
     writes: tuple[str, ...]
     is_view: bool
+    statistics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ class Captured:
     `leaves` the modules without modules in them; `extras` what the
     graph refers to that the model does not own; `sizes` the shapes on the example itself, of
     which two may have been run; `doubted` the nodes that may do something else on another input;
+    `state` the values in the memory of buffers that the model writes to, for the calls to come;
     `example` what the model was captured with, on the meta device; `constants` digests of the
     tensors that the graph refers to and that are neither parameters nor buffers; `made_from` the
     configuration of the model, where somebody will ask for it.
@@ -116,5 +123,11 @@ class Captured:
     training: bool
     example: Example
     doubted: frozenset[str] = frozenset()
+    state: frozenset[str] = frozenset()
     constants: Mapping[str, str] = field(default_factory=dict)
     made_from: object = field(default=None, repr=False, compare=False)
+
+    def keeps(self, node: str) -> bool:
+        """Whether a node writes what later calls may read."""
+        seen = self.observed[node]
+        return not self.state.isdisjoint((*seen.writes, *seen.statistics))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,12 +12,21 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture.attention import is_plain_self_attention, self_attention
-from upscale.capture.augmented import AugmentedProxy, put_writes_back
+from upscale.capture.augmented import (
+    NO_GRAD,
+    REBINDS,
+    AugmentedProxy,
+    put_writes_back,
+    write_bound,
+)
+from upscale.capture.packing import PACKS, Unpacking, parts_of, tensors_in
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
+from upscale.capture.remembering import check_memory, check_written
+from upscale.capture.state import Watch
 from upscale.capture.turns import export_turn
 from upscale.errors import CaptureError, ExampleError
-from upscale.layers import KINDS, copied, stock_class
+from upscale.layers import KINDS, copied, stock_class, tensors
 from upscale.quiet import unwarned
 
 
@@ -25,13 +34,17 @@ from upscale.quiet import unwarned
 class Traced:
     """A graph, what it refers to that the model does not own, and how it was made.
 
-    `doubted` nodes call functions that may do something else on another input.
+    `doubted` nodes call functions that may do something else on another input. If `baked`,
+    what is computed from buffers may be a constant of the graph. `changed` are the tensors of
+    the model that a call was seen to change, if one was made, with the line that wrote them.
     """
 
     graph: fx.Graph
     extras: Mapping[str, Any]
     way: str
     doubted: frozenset[str] = frozenset()
+    baked: bool = False
+    changed: Mapping[str, str] = field(default_factory=dict)
 
     def inputs(self, model: nn.Module, example: Example) -> list[Any]:
         """The example's inputs in the order of the graph's placeholders."""
@@ -60,31 +73,29 @@ def trace_symbolically(model: nn.Module, example: Example) -> Traced:
     becomes a constant.
     """
     bound = bind(model, example)
-    free = {
-        name
-        for name, value in bound.arguments.items()
-        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
-    }
+    free = {name for name, value in bound.arguments.items() if tensors_in(value)}
     fixed = {name: value for name, value in bound.arguments.items() if name not in free}
-    twin = _twin(model)
-    before = set(vars(twin)) | set(twin._buffers)
-    graph = _trace(twin, fixed)
+    graph, twin, baked = _trace(model, fixed)
     _drop_fixed_inputs(graph, free)
     put_writes_back(graph, twin)
-    added = (set(vars(twin)) | set(twin._buffers)) - before
-    constants = {n for n in added if isinstance(getattr(twin, n), Tensor)}
-    return Traced(graph, {name: getattr(twin, name) for name in sorted(constants)}, "symbolic")
+    write_bound(graph, twin)
+    check_memory(model, example, twin)
+    added = (set(vars(twin)) | set(twin._buffers)) - set(vars(model)) - set(model._buffers)
+    constants = {n: getattr(twin, n) for n in sorted(added) if isinstance(getattr(twin, n), Tensor)}
+    return Traced(graph, constants, "symbolic", baked=baked)
 
 
 def trace_without_example(model: nn.Module) -> fx.Graph:
     """Trace with `torch.fx`, inputs that have a default at it."""
     taken = inspect.signature(model.forward).parameters.values()
-    return _trace(_twin(model), {p.name: p.default for p in taken if p.default is not p.empty})
+    fixed = {p.name: p.default for p in taken if p.default is not p.empty}
+    return _trace(model, fixed)[0]
 
 
 def _twin(model: nn.Module) -> nn.Module:
-    """A twin that shares the parameters: tracing may set attributes on what it traces."""
-    twin = copied(model, {id(t): t for t in (*model.parameters(), *model.buffers())})
+    """A twin with tensors of its own: tracing may write to them, and set attributes."""
+    owned = (*model.parameters(), *model.buffers())
+    twin = copied(model, {id(tensor): _tensor_like(tensor) for tensor in owned})
     own = vars(twin).pop("forward", None)
     if own is not None:
         # torch.fx traces the forward of a class, whatever the instance has in its place.
@@ -95,11 +106,31 @@ def _twin(model: nn.Module) -> nn.Module:
     return twin
 
 
-def _trace(model: nn.Module, fixed: dict[str, Any]) -> fx.Graph:
+def _tensor_like(tensor: Tensor) -> Tensor:
+    same = tensor.detach().clone()
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(same, requires_grad=tensor.requires_grad)
+    return same
+
+
+def _trace(model: nn.Module, fixed: dict[str, Any]) -> tuple[fx.Graph, nn.Module, bool]:
+    """A graph, the twin of the model that was traced, and whether buffers were constants there."""
     try:
-        return _Tracer(proxy_buffers=True).trace(model, concrete_args=fixed or None)
+        return *_trace_twin(model, fixed, proxy_buffers=True), False
     except Exception:  # the model's own code runs on proxies and may raise anything
-        return _Tracer(proxy_buffers=False).trace(model, concrete_args=fixed or None)
+        return *_trace_twin(model, fixed, proxy_buffers=False), True
+
+
+def _trace_twin(
+    model: nn.Module, fixed: dict[str, Any], *, proxy_buffers: bool
+) -> tuple[fx.Graph, nn.Module]:
+    twin = _twin(model)
+    given = tensors(twin)
+    # Whether the model's own code records gradients, whatever the caller's does.
+    with torch.enable_grad(), Watch(twin, _trace_twin.__code__) as watch:
+        graph = _Tracer(proxy_buffers=proxy_buffers).trace(twin, concrete_args=fixed or None)
+    check_written(model, twin, given, watch.lines)
+    return graph, twin
 
 
 def home(node: fx.Node) -> str | None:
@@ -116,23 +147,26 @@ def trace_by_export(model: nn.Module, example: Example, *, functional: bool = Fa
     The graph guards itself: on sizes that would take another branch it raises. In its
     functional form no operation writes in place.
     """
-    example = two_of_each(example)
+    changed = check_memory(model, example)
+    twin, example = _twin(model), two_of_each(example)
+    unpacking = Unpacking(twin)
     dynamic = {name: tree_map(_free_sizes, value) for name, value in _given(model, example).items()}
-    with export_turn(), unwarned():
-        # A twin: for the time of an export torch puts tensors of its own into the model.
+    with export_turn(), unwarned(), torch.enable_grad():
         program = torch.export.export(
-            _twin(model), example.args, dict(example.kwargs), dynamic_shapes=dynamic
+            twin, example.args, dict(example.kwargs), dynamic_shapes=dynamic
         )
         _say_what_is_shared(program.graph_module)
         if functional:
             program = program.run_decompositions({})
         module = program.module()
+    unpacking.pack(module.graph)
     _let_views_copy(module.graph)
+    _say_what_is_bound(module.graph)
     owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
     targets = {str(n.target) for n in module.graph.nodes if n.op in ("get_attr", "call_module")}
     extras = {target: _attribute(module, target) for target in sorted(targets - owned)}
-    return Traced(module.graph, extras, "export")
+    return Traced(module.graph, extras, "export", changed=changed)
 
 
 DROPOUTS = {
@@ -152,6 +186,16 @@ def _say_what_is_shared(module: fx.GraphModule) -> None:
         if node.target in DROPOUTS and node.args[2] is False:
             node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
     module.recompile()
+
+
+def _say_what_is_bound(graph: fx.Graph) -> None:
+    """Mark the writes at the end of an exported program, which the model's code does not have."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        into = node.args[0]
+        of_buffer = isinstance(into, fx.Node) and into.op == "get_attr"
+        # The model's own writes are named without their overload.
+        if of_buffer and node.name.startswith("copy__default"):
+            node.meta |= {REBINDS: True, NO_GRAD: True}
 
 
 def _let_views_copy(graph: fx.Graph) -> None:
@@ -179,8 +223,19 @@ class _Tracer(fx.Tracer):
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return AugmentedProxy(node, self)
 
+    def create_arg(self, a: Any) -> Any:
+        parts = parts_of(a)
+        if parts is None:
+            return super().create_arg(a)
+        args, kwargs = super().create_arg(parts.args), super().create_arg(dict(parts.kwargs))
+        node = self.create_node("call_function", parts.kind, args, kwargs)
+        node.meta[PACKS] = True
+        return node
+
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            node.meta[NO_GRAD] = True
         node.stack_trace = running_line(trace_symbolically.__code__)
         return node
 

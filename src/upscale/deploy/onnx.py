@@ -9,7 +9,8 @@ import os
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
+from torch.export import ExportedProgram
 
 from upscale.capture import turn
 from upscale.deploy.exported import exported
@@ -37,6 +38,12 @@ def to_onnx(
     if missing:
         raise MissingPackageError(f"{', '.join(missing)} is missing: pip install 'upscale[onnx]'")
     program = exported(model, example, dynamic_batch=dynamic_batch)
+    written_to = _buffers_written(program)
+    if written_to:
+        raise DeployError(
+            f"the model writes to {', '.join(sorted(written_to))} in every call, and an ONNX model "
+            "keeps nothing from call to call; in evaluation mode it may not"
+        )
     try:
         with turn(), unwarned(), contextlib.redirect_stdout(io.StringIO()):
             # Runtimes fold and fuse when they load; here it takes minutes where much is sliced.
@@ -51,3 +58,27 @@ def to_onnx(
         raise DeployError(f"torch.onnx can write this model with opset {made}, not {opset}")
     with replacing(path) as fresh:
         written.save(fresh)
+
+
+def _buffers_written(program: ExportedProgram) -> set[str]:
+    """The buffers that a program leaves changed."""
+    signature = program.graph_signature
+    found = set(signature.buffers_to_mutate.values())
+    for node in program.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.is_mutable and node.args:
+            written = node.args[0]
+            while isinstance(written, fx.Node) and _is_view(written):
+                written = written.args[0]
+            found.update(
+                {signature.inputs_to_buffers[str(written)]}
+                if str(written) in signature.inputs_to_buffers
+                else ()
+            )
+    return found
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether a node's result lies in the memory of its first argument."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(node.args) and schema.arguments[0].alias_info is not None

@@ -9,7 +9,7 @@ from typing import Any
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture import Call, Captured, Observed
+from upscale.capture import PACKS, Call, Captured, Observed
 from upscale.capture.questions import asks_property, asks_sizes, size_arguments, source_line
 from upscale.flow.domain import (
     Carry,
@@ -77,6 +77,8 @@ class _Analyst:
             self._freeze(node, reads, (), "")
         elif not observed.calls:
             self._visit_silent(node, reads, makes)
+        elif self._meets_state(node, observed, reads):
+            self._freeze(node, reads, makes, "it meets a buffer that the model writes to")
         elif node.name in self.captured.doubted:
             self._freeze(node, reads, makes, "it may do something else on another input")
         elif node.name in self._opaque:
@@ -84,9 +86,20 @@ class _Analyst:
         else:
             self._visit_calls(node, observed, reads, makes)
 
+    def _meets_state(self, node: fx.Node, observed: Observed, reads: tuple[str, ...]) -> bool:
+        """Whether a node reads or writes a buffer that calls leave changed.
+
+        It runs in its place, on the buffer as it is: what is looked through, or read from a
+        copy made before, would come at another time.
+        """
+        met = {*reads, *self._parameters(observed.calls)}
+        return self.captured.keeps(node.name) or not self.captured.state.isdisjoint(met)
+
     def _visit_silent(self, node: fx.Node, reads: tuple[str, ...], makes: tuple[str, ...]) -> None:
         """Nodes that perform no tensor operation: shapes, numbers, tuples, identities."""
-        if not makes and (not reads or asks_sizes(node) or asks_property(node)):
+        if PACKS in node.meta:
+            self._freeze(node, reads, makes, "")
+        elif not makes and (not reads or asks_sizes(node) or asks_property(node)):
             self.steps.append(Step(node.name, reads, (), (), executed=True, shape_only=True))
         elif not set(makes) <= set(reads) or not makes:
             self._freeze(node, reads, makes, "no rule knows what it does")
@@ -206,7 +219,16 @@ class _Analyst:
         frozen = self._frozen(node, reads, because)
         reads = tuple(dict.fromkeys((*reads, *self._parameters(calls))))
         self.steps.append(
-            Step(node.name, reads, makes, (), executed=True, module=_module(node), frozen=frozen)
+            Step(
+                node.name,
+                reads,
+                tuple(value for value in makes if value not in self.captured.state),
+                (),
+                executed=True,
+                module=_module(node),
+                frozen=frozen,
+                keeps=self.captured.keeps(node.name),
+            )
         )
 
     def _frozen(self, node: fx.Node, reads: tuple[str, ...], because: str) -> Frozen | None:

@@ -168,7 +168,8 @@ class Step:
 
     `reads` are the values it is given, `makes` those it returns. An executed step runs in the
     exported model; the others (selects, aliases) are looked through. `module` is the module a
-    node calls. `resize` names the lines whose size stands among a reshape's arguments.
+    node calls. `resize` names the lines whose size stands among a reshape's arguments. A step
+    that `keeps` writes what later calls read: it runs whoever wants its result.
     """
 
     node: str
@@ -180,6 +181,7 @@ class Step:
     frozen: Frozen | None = None
     resize: tuple[Line, ...] = ()
     shape_only: bool = False
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from upscale.capture import AUGMENTED, Captured, Observed
+from upscale.capture import AUGMENTED, NO_GRAD, Captured, Observed
 from upscale.capture.questions import (
     asks_property,
     asks_rank,
     asks_sizes,
     axis_asked,
-    size_arguments,
 )
 from upscale.planning import Edge, Piece, Plan, Spread, Sum, added, alone, computed_once
+from upscale.rewrite.arguments import with_groups, with_sizes
 from upscale.rewrite.gather import Gather, Infill
 from upscale.rewrite.guards import write_out_guards
 from upscale.rewrite.weights import Cutter
 from upscale.rewrite.writes import keep_apart, write_again
 
-# Where functional convolutions take their number of groups.
-GROUPS_ARGUMENT = 6
 # What needs memory to lie as it did, and what does the same wherever it lies.
 VIEWS: dict[Any, str] = {"view": "reshape", "view_as": "reshape_as"}
 # What every graph module has under a name of its own.
@@ -68,6 +67,7 @@ class _Writer:
         self._written: list[fx.Node] = []
         self._writers: list[tuple[fx.Node, list[fx.Node]]] = []
         self._augmented: list[fx.Node] = []
+        self._keeping: set[fx.Node] = set()
         self._joins = {edge.node: edge for edge in plan.joins}
         # What the model has no value of, by what has as many axes.
         self._like = {each.made: captured.observed[node].result for node, each in plan.sums.items()}
@@ -114,8 +114,9 @@ class _Writer:
         return module
 
     def _has_effect(self, node: fx.Node) -> bool:
-        """Inputs, outputs, assertions, and the guards that capture added to the model."""
+        """Inputs, outputs, assertions, guards that capture added, and what later calls read."""
         guard = node.op == "call_module" and node.target in self._captured.extras
+        guard = guard or node in self._keeping
         return guard or node.op in ("placeholder", "output") or node.target is torch._assert
 
     def _without_clashes(self, held: dict[str, Any]) -> dict[str, Any]:
@@ -172,9 +173,9 @@ class _Writer:
                     constant=node.name in self._plan.constants,
                 )
         elif node.name in self._plan.groups:
-            args, kwargs = _with_groups(args, kwargs, self._plan.groups[node.name])
+            args, kwargs = with_groups(args, kwargs, self._plan.groups[node.name])
         if node.name in self._plan.sizes:
-            args = _with_sizes(node, args, self._plan.sizes[node.name])
+            args = with_sizes(node, args, self._plan.sizes[node.name])
         target, observed = node.target, self._captured.observed[node.name]
         if node.op == "call_method" and target in VIEWS and not _reads_bits(observed):
             # What was written anew may be a slice now, which has no such view.
@@ -186,6 +187,8 @@ class _Writer:
             self._views.add(new)
         self._bind(node, new, observed.result)
         self._note(node, new)
+        if self._captured.keeps(node.name):
+            self._keeping.add(new)
         if self._written:
             self._writers.append((new, self._written))
         if node.name in self._gated:
@@ -248,14 +251,23 @@ class _Writer:
     def _operand(self, node: fx.Node, operand: fx.Node) -> Any:
         """What a node reads in place of an operand: tensors fetched, the rest as it is."""
         names = self._captured.observed[node.name].reads[operand.name]
+        detached = NO_GRAD in node.meta and self._captured.keeps(node.name)
+        read = partial(self._detached if detached else self._read, node.name)
         if isinstance(names, str):
-            new = self._read(node.name, names)
-            if names in self._captured.observed[node.name].writes:
+            new = read(names)
+            written = self._captured.observed[node.name].writes
+            if names in written and names not in self._captured.state:
                 self._written.append(new)
             return new
         if any(isinstance(name, str) for name in _leaves(names)):
-            return tree_map(lambda name: self._read(node.name, name), names)
+            return tree_map(read, names)
         return self._results[operand.name]
+
+    def _detached(self, node: str, value: str) -> fx.Node:
+        """A value as what is written without gradients sees it."""
+        new = self._graph.call_method("detach", (self._read(node, value),))
+        self._views.add(new)
+        return new
 
     def _read(self, node: str, value: str) -> Any:
         edges = self._edges.get((node, value))
@@ -360,26 +372,6 @@ class _Writer:
 def _reads_bits(observed: Observed) -> bool:
     """Whether a view takes a tensor's bits for those of another type."""
     return any(call.argument("dtype") is not None for call in observed.calls)
-
-
-def _with_groups(
-    args: tuple[Any, ...], kwargs: dict[str, Any], groups: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A functional convolution's arguments with another number of groups."""
-    if len(args) > GROUPS_ARGUMENT:
-        return (*args[:GROUPS_ARGUMENT], groups, *args[GROUPS_ARGUMENT + 1 :]), kwargs
-    return args, {**kwargs, "groups": groups}
-
-
-def _with_sizes(node: fx.Node, args: tuple[Any, ...], sizes: Mapping[int, int]) -> tuple[Any, ...]:
-    """A reshape's arguments with other sizes; what it infers it goes on inferring."""
-    first = size_arguments(node) or 0
-    listed = isinstance(args[first], (list, tuple))
-    shape = list(args[first] if listed else args[first:])
-    for axis, size in sizes.items():
-        if not (isinstance(shape[axis], int) and shape[axis] == -1):
-            shape[axis] = size
-    return (*args[:first], shape) if listed else (*args[:first], *shape)
 
 
 def _type_of(node: fx.Node) -> Any:

@@ -75,6 +75,11 @@ def _target_to_json(node: fx.Node) -> str:
     if node.op == "call_function":
         function: Any = node.target
         name = name_of(function)
+        if name is None and isinstance(function, type):
+            raise StoreError(
+                f"it makes a {function.__name__}, a class that a file cannot name (tuples, lists, "
+                "dicts and OrderedDicts are known)"
+            )
         if name is None:
             raise StoreError("it calls a function that is not in the registry")
         _check_attribute(function, node.args, node.kwargs)

@@ -10,6 +10,7 @@ import builtins
 import importlib
 import math
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import ModuleType
@@ -56,6 +57,7 @@ def functions() -> dict[str, Function]:
     """Every function a graph may call, by its name in files; torchvision's are apart."""
     found: dict[str, Function] = {
         "getattr": getattr,
+        "collections.OrderedDict": OrderedDict,
         "torch._assert": torch._assert,
         "torch.ops.aten._assert_async": torch.ops.aten._assert_async.default,
     }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Any
+
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from upscale.errors import StoreError
 from upscale.store.checks import Json, as_identifier, as_list, as_pairs
 
 LEAF = "*"
+MAPPINGS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict}
 
 
 def tree_to_json(spec: TreeSpec) -> Json:
@@ -17,8 +21,8 @@ def tree_to_json(spec: TreeSpec) -> Json:
     inner = [tree_to_json(child) for child in spec.children()]
     if spec.type in (tuple, list):
         return {spec.type.__name__: inner}
-    if spec.type is dict:
-        return {"dict": [list(pair) for pair in zip(spec.context, inner, strict=True)]}
+    if spec.type in MAPPINGS.values():
+        return {spec.type.__name__: [list(pair) for pair in zip(spec.context, inner, strict=True)]}
     raise StoreError(f"the model takes or gives a {spec.type.__name__}, which a file cannot hold")
 
 
@@ -38,16 +42,16 @@ def _example(value: Json) -> object:
         return tuple(map(_example, as_list(inner)))
     if kind == "list":
         return [_example(item) for item in as_list(inner)]
-    if kind == "dict":
+    if kind in MAPPINGS:
         pairs = as_pairs(inner)
         if all(type(key) in (str, int) for key, _ in pairs):
-            return {key: _example(item) for key, item in pairs}
+            return MAPPINGS[kind]((key, _example(item)) for key, item in pairs)
     raise StoreError(f"the file packs inputs or outputs in a {str(kind)[:40]!r}")
 
 
 def check_names(spec: TreeSpec) -> TreeSpec:
     """The shape of inputs, if every key in it can be the name of one: keys stand in the code."""
-    for key in spec.context if spec.type is dict else ():
+    for key in spec.context if spec.type in MAPPINGS.values() else ():
         as_identifier(key, "an input")
     for child in spec.children():
         check_names(child)

@@ -88,7 +88,8 @@ ATTRIBUTES = tuple("shape dtype device ndim is_cuda T mT H mH real imag layout i
 OPERATORS = tuple(
     """
     abs add and_ eq floordiv ge getitem gt iadd iand ifloordiv imatmul imod imul invert ior ipow
-    isub itruediv ixor le lshift lt matmul mod mul ne neg not_ or_ pos pow rshift sub truediv xor
+    isub itruediv ixor le lshift lt matmul mod mul ne neg not_ or_ pos pow rshift setitem sub
+    truediv xor
     """.split()
 )
 

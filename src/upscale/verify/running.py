@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from upscale.capture import Example
+from upscale.capture import Example, leaves_of
 from upscale.draws import OwnDraws
 from upscale.quiet import unwarned
 from upscale.verify.result import TOLERANCE
@@ -38,18 +36,11 @@ def in_precision(leaf: Any, precision: torch.dtype | None) -> Any:
 
 def tensors_of(result: Any) -> list[Tensor]:
     """Every tensor and number in what a model returned, also within dataclasses and mappings."""
-    found: list[Tensor] = []
-    for leaf in tree_leaves(result):
-        if isinstance(leaf, Tensor):
-            found.append(leaf)
-        elif isinstance(leaf, (bool, int, float, complex)):
-            found.append(torch.tensor(leaf))
-        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            fields = (getattr(leaf, field.name, None) for field in dataclasses.fields(leaf))
-            found += [tensor for value in fields for tensor in tensors_of(value)]
-        elif isinstance(leaf, Mapping):
-            found += [tensor for value in leaf.values() for tensor in tensors_of(value)]
-    return found
+    return [
+        leaf if isinstance(leaf, Tensor) else torch.tensor(leaf)
+        for leaf in leaves_of(result)
+        if isinstance(leaf, (Tensor, bool, int, float, complex))
+    ]
 
 
 class Watch(TorchDispatchMode):
