@@ -90,6 +90,23 @@ def test_ray_gives_the_records_that_one_process_gives_and_times_alone(tmp_path: 
         assert all(_apart(timed, other) for other in two.values() if other is not timed)
 
 
+def test_cells_that_leave_hang_or_print_bytes_fail_alone(tmp_path: Path) -> None:
+    metrics = ["exits", "prints_bytes", "spins", "hangs_with_a_child"]
+    cells = (
+        *fakes.grid(tmp_path / "log", 2, metrics).cells(),
+        *fakes.grid(tmp_path / "log", 1, seed=2**64).cells(),
+    )
+    path = tmp_path / "records.sqlite"
+    assert run(cells, path, on="ray", workers=2, timeout=1).failed == 5
+    found = [record for record in read_records(path) if record.error is not None]
+    failed = {record.cell.metric.split(":")[1]: record.error or "" for record in found}
+    assert failed["exits"] == "SystemExit: 0"
+    assert failed["prints_bytes"].startswith(("OSError: no such file", "UnicodeEncodeError"))
+    assert failed["quick"].startswith("GridError: seed is 18446744073709551616")
+    for name in ("spins", "hangs_with_a_child"):
+        assert failed[name] == "TimedOut: it took longer than 1 s"
+
+
 def _apart(one: Record, other: Record) -> bool:
     first, second = sorted((one, other), key=lambda record: record.begun)
     return first.begun + first.seconds <= second.begun
