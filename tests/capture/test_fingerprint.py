@@ -126,7 +126,7 @@ def test_both_ways_of_tracing_give_one_fingerprint(
     assert fingerprint(there) == fingerprint(here)
 
 
-@pytest.mark.parametrize("name", set(WAYS) - {"a half of the rows"})
+@pytest.mark.parametrize("name", [name for name in WAYS if name != "a half of the rows"])
 @pytest.mark.parametrize("shape", [(2, 3, 8, 8), (3, 3, 12, 4)])
 def test_the_size_of_the_example_is_not_in_it(name: str, shape: tuple[int, ...]) -> None:
     there, here = captured(Net(WAYS[name])), captured(Net(WAYS[name]), *shape)
