@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from upscale import reference
+from upscale.accepting import checked, with_numbers
 from upscale.calibration import costs_of
 from upscale.capture import Captured, Example, capture, find_norms
 from upscale.channels import positions
 from upscale.collecting import collector_paused
 from upscale.constants import find_constants
-from upscale.errors import CaptureError, PlanError, SelectionError
+from upscale.errors import PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
 from upscale.gating import factors_met, find_gated
@@ -176,7 +177,7 @@ def mask(
     >>> mask(net, Selection(kept={"1": [0]})).get_submodule("1").weight[0, 1].item()
     0.0
     """
-    model = settled(checked(model))
+    model = settled(with_numbers(checked(model)))
     return masked_by(model, _selections(model, selection), example)
 
 
@@ -223,7 +224,7 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     """
     if not isinstance(plan, Plan):
         raise PlanError(f"export takes a plan that upscale.plan made, not {type(plan).__name__}")
-    model, gone = reference.released(settled(checked(model)))
+    model, gone = reference.released(settled(with_numbers(checked(model))))
     captured = _captured(model, plan, example)
     _check_same_model(model, captured)
     _check_same_masks(gone, plan)
@@ -255,7 +256,7 @@ def _captured(model: nn.Module, plan: Plan, example: Any) -> Captured:
             "this plan was read from JSON: pass an example, export(model, plan, example)"
         )
     held = reference.hold_outputs(model, plan.held) if plan.held else model
-    captured = capture(held, Example.of(example))
+    captured = capture(held, Example.of(example), numbers=False)
     if captured.fingerprint != plan.made_for:
         raise PlanError(
             "the plan was made for another model, mode or version of torch: traced here, the model "
@@ -440,13 +441,6 @@ def _check_same_model(model: nn.Module, captured: Captured) -> None:
                 f"the plan was made for another model: there {name} is a {kind}, "
                 f"here {modules.get(name, 'missing')}"
             )
-
-
-def checked(model: nn.Module) -> nn.Module:
-    """The model given; raises if it is none."""
-    if not isinstance(model, nn.Module):
-        raise CaptureError(f"expected a torch.nn.Module, not {type(model).__name__}")
-    return model
 
 
 __all__ = ["Selection", "export", "mask", "plan", "select"]

@@ -12,7 +12,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from upscale import reference
-from upscale.api import Way, checked, plan_for, pricing_for, select_for
+from upscale.accepting import checked
+from upscale.api import Way, plan_for, pricing_for, select_for
 from upscale.capture import Captured, Example, capture
 from upscale.errors import AmountWarning
 from upscale.flow.analyse import analyse
@@ -110,7 +111,7 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
     """
     model, gone = reference.released(settled(checked(model)))
     given = Example.of(example)
-    captured = capture(model, given)
+    captured = capture(model, given, numbers=False)
     flow = analyse(captured)
     way = Way("optimal", pricing_for(given, target))
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from upscale.accepting import with_numbers
 from upscale.capture.observe import Observer
 from upscale.capture.opening import open_functions
 from upscale.capture.record import Captured, Example
@@ -25,13 +26,15 @@ from upscale.layers import computes_weight, copied, layers, parameter_names, wei
 
 
 @collector_paused()
-def capture(model: nn.Module, example: Example) -> Captured:
+def capture(model: nn.Module, example: Example, *, numbers: bool = True) -> Captured:
     """Trace a model and observe one run of it; the model itself is not touched.
 
     The graph is traced symbolically, so batch and image size stay free; by `torch.export`
-    where that fails.
+    where that fails. Unless `numbers` are needed, the model may be on the meta device.
     """
     _check_devices(model, example)
+    if numbers:
+        with_numbers(model)
     _check_hooks(model)
     bind(model, example)
     try:
