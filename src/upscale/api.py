@@ -372,6 +372,7 @@ def plan_for(
     return replace(
         made,
         source=captured,
+        fixed=captured.fixed,
         made_for=captured.fingerprint,
         unreached=tuple(sorted({*made.unreached, *never_read(flow, masked)})),
         masks=gone,

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from upscale.accepting import with_numbers
 from upscale.capture.observe import Observer
@@ -16,7 +17,8 @@ from upscale.capture.record import Captured, Example
 from upscale.capture.tracing import (
     Traced,
     bind,
-    trace_by_export,
+    program_of,
+    trace_program,
     trace_symbolically,
     two_of_each,
 )
@@ -70,6 +72,7 @@ def capture(model: nn.Module, example: Example, *, numbers: bool = True) -> Capt
         training=model.training,
         example=example.map(lambda x: _shape_of(x) if isinstance(x, Tensor) else x),
         doubted=traced.doubted,
+        fixed=traced.fixed,
     )
 
 
@@ -87,12 +90,24 @@ def _observe_opened(traced: Traced, model: nn.Module, example: Example) -> tuple
 
 
 def _capture_by_export(model: nn.Module, example: Example) -> tuple[Traced, Observer]:
-    traced = trace_by_export(model, example.copied())
+    doubled = two_of_each(example)
     try:
+        return _observe_program(model, program_of(model, doubled), example)
+    except AssertionError:  # a guard: what two do not is not what one does
+        if doubled is example:
+            raise
+        return _observe_program(model, program_of(model, example), example)
+
+
+def _observe_program(
+    model: nn.Module, made: tuple[ExportedProgram, tuple[str, ...]], example: Example
+) -> tuple[Traced, Observer]:
+    try:
+        traced = trace_program(model, *made)
         return traced, _observe(traced, model, example)
     except CaptureError:
         # Writes in place through views are gone from the functional form, with some structure.
-        traced = trace_by_export(model, example.copied(), functional=True)
+        traced = trace_program(model, *made, functional=True)
         return traced, _observe(traced, model, example)
 
 

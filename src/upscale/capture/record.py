@@ -100,7 +100,8 @@ class Captured:
     `leaves` the modules without modules in them; `extras` what the
     graph refers to that the model does not own; `sizes` the shapes on the example itself, of
     which two may have been run; `doubted` the nodes that may do something else on another input;
-    `example` what the model was captured with, on the meta device.
+    `example` what the model was captured with, on the meta device; `fixed` says which sizes of the
+    inputs the graph takes for granted, and why.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Captured:
     training: bool
     example: Example
     doubted: frozenset[str] = frozenset()
+    fixed: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:

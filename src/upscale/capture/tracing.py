@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
 
 from upscale.capture.attention import is_plain_self_attention, self_attention
 from upscale.capture.augmented import AugmentedProxy, put_writes_back
+from upscale.capture.exporting import export_program, quietly
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
 from upscale.errors import ExampleError
@@ -24,13 +25,15 @@ from upscale.layers import KINDS, copied, stock_class
 class Traced:
     """A graph, what it refers to that the model does not own, and how it was made.
 
-    `doubted` nodes call functions that may do something else on another input.
+    `doubted` nodes call functions that may do something else on another input; `fixed` says
+    which sizes of the inputs the graph takes for granted, and why.
     """
 
     graph: fx.Graph
     extras: Mapping[str, Any]
     way: str
     doubted: frozenset[str] = frozenset()
+    fixed: tuple[str, ...] = ()
 
     def inputs(self, model: nn.Module, example: Example) -> list[Any]:
         """The example's inputs in the order of the graph's placeholders."""
@@ -101,19 +104,29 @@ def home(node: fx.Node) -> str | None:
     return around[-1] if around else None
 
 
-def trace_by_export(model: nn.Module, example: Example, *, functional: bool = False) -> Traced:
-    """Trace with `torch.export`, every size free that the model leaves free.
+def trace_by_export(model: nn.Module, example: Example) -> Traced:
+    """Trace with `torch.export`, every size free that the model leaves free."""
+    return trace_program(model, *program_of(model, two_of_each(example)))
 
-    The graph guards itself: on sizes that would take another branch it raises. In its
-    functional form no operation writes in place.
+
+def program_of(model: nn.Module, example: Example) -> tuple[ExportedProgram, tuple[str, ...]]:
+    """What `torch.export` makes of a model, and what to say of sizes it fixes."""
+    return export_program(lambda: _twin(model), example.copied())
+
+
+def trace_program(
+    model: nn.Module,
+    program: ExportedProgram,
+    fixed: tuple[str, ...],
+    *,
+    functional: bool = False,
+) -> Traced:
+    """The graph of a program that `torch.export` made of a model.
+
+    It guards itself: on sizes that would take another branch it raises. In its functional form
+    no operation writes in place.
     """
-    example = two_of_each(example)
-    dynamic = {name: tree_map(_free_sizes, value) for name, value in _given(model, example).items()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(
-            model, example.args, dict(example.kwargs), dynamic_shapes=dynamic
-        )
+    with quietly():
         _say_what_is_shared(program.graph_module)
         if functional:
             program = program.run_decompositions({})
@@ -123,7 +136,7 @@ def trace_by_export(model: nn.Module, example: Example, *, functional: bool = Fa
     owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
     targets = {str(n.target) for n in module.graph.nodes if n.op in ("get_attr", "call_module")}
     extras = {target: _attribute(module, target) for target in sorted(targets - owned)}
-    return Traced(module.graph, extras, "export")
+    return Traced(module.graph, extras, "export", fixed=fixed)
 
 
 DROPOUTS = {
@@ -205,17 +218,6 @@ def two_of_each(example: Example) -> Example:
     if any(x.ndim == 0 or x.shape[0] != 1 for x in example.tensors):
         return example
     return example.map(lambda x: torch.cat([x, x]) if isinstance(x, Tensor) else x)
-
-
-def _given(model: nn.Module, example: Example) -> dict[str, Any]:
-    bound = inspect.signature(model.forward).bind(*example.args, **example.kwargs)
-    return dict(bound.arguments)
-
-
-def _free_sizes(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return None
-    return dict.fromkeys(range(leaf.ndim), torch.export.Dim.AUTO)
 
 
 def _attribute(module: nn.Module, path: str) -> Any:
