@@ -23,7 +23,7 @@ from upscale.capture.tracing import (
     two_of_each,
 )
 from upscale.collecting import collector_paused
-from upscale.errors import CaptureError, ExampleError
+from upscale.errors import CaptureError, ExampleError, SizeError
 from upscale.layers import computes_weight, copied, layers, parameter_names, weight_of
 
 
@@ -93,7 +93,7 @@ def _capture_by_export(model: nn.Module, example: Example) -> tuple[Traced, Obse
     doubled = two_of_each(example)
     try:
         return _observe_program(model, program_of(model, doubled), example)
-    except AssertionError:  # a guard: what two do not is not what one does
+    except SizeError:  # what two do is not what one does
         if doubled is example:
             raise
         return _observe_program(model, program_of(model, example), example)

@@ -42,7 +42,7 @@ def export_program(
     the example's sizes.
     """
     ways: tuple[tuple[Callable[[Any], Any], float, str], ...] = (
-        (_all_free, SECONDS, "the model computes with them as numbers"),
+        (_all_free, SECONDS, "as torch.export tells, the model takes no other"),
         (_batch_free, 3 * SECONDS, ""),
         (_none_free, float("inf"), ""),
     )
@@ -135,7 +135,7 @@ def _fixed(program: ExportedProgram, because: str) -> tuple[str, ...]:
         for spec in program.graph_signature.input_specs
         if spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
         for axis, size in enumerate(values[spec.arg.name].shape)
-        if isinstance(size, int)
+        if isinstance(size, int) or size.node.maybe_as_int() is not None
     ]
     return (f"{', '.join(sizes)}: {because}",) if sizes else ()
 

@@ -19,6 +19,7 @@ from upscale.capture.questions import running_line
 from upscale.capture.record import Example
 from upscale.errors import ExampleError
 from upscale.layers import KINDS, copied, stock_class
+from upscale.sizes import Guards
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def trace_program(
     owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
     targets = {str(n.target) for n in module.graph.nodes if n.op in ("get_attr", "call_module")}
-    extras = {target: _attribute(module, target) for target in sorted(targets - owned)}
+    extras = {target: _extra(module, target) for target in sorted(targets - owned)}
     return Traced(module.graph, extras, "export", fixed=fixed)
 
 
@@ -220,8 +221,9 @@ def two_of_each(example: Example) -> Example:
     return example.map(lambda x: torch.cat([x, x]) if isinstance(x, Tensor) else x)
 
 
-def _attribute(module: nn.Module, path: str) -> Any:
+def _extra(module: nn.Module, path: str) -> Any:
+    """What a graph refers to at a path: a tensor, or what checks its inputs."""
     found: Any = module
     for part in path.split("."):
         found = getattr(found, part)
-    return found
+    return Guards(found) if type(found).__name__ == "GuardsFn" else found

@@ -23,6 +23,7 @@ from upscale.rewrite.gather import Gather, Infill
 from upscale.rewrite.guards import write_out_guards
 from upscale.rewrite.weights import Cutter
 from upscale.rewrite.writes import keep_apart, write_again
+from upscale.sizes import require_size
 
 # Where functional convolutions take their number of groups.
 GROUPS_ARGUMENT = 6
@@ -114,9 +115,10 @@ class _Writer:
         return module
 
     def _has_effect(self, node: fx.Node) -> bool:
-        """Inputs, outputs, assertions, and the guards that capture added to the model."""
+        """Inputs, outputs, checks, and the guards that capture added to the model."""
         guard = node.op == "call_module" and node.target in self._captured.extras
-        return guard or node.op in ("placeholder", "output") or node.target is torch._assert
+        checks = node.target in (torch._assert, require_size)
+        return guard or checks or node.op in ("placeholder", "output")
 
     def _without_clashes(self, held: dict[str, Any]) -> dict[str, Any]:
         """Give what is named like a part of every graph module another name."""

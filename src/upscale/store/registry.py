@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from upscale.errors import StoreError
 from upscale.packages import MissingPackageError, import_torchvision
+from upscale.sizes import require_size
 from upscale.store import words
 
 Function = Callable[..., Any]
@@ -56,6 +57,7 @@ def functions() -> dict[str, Function]:
     """Every function a graph may call, by its name in files; torchvision's are apart."""
     found: dict[str, Function] = {
         "getattr": getattr,
+        "upscale.require_size": require_size,
         "torch._assert": torch._assert,
         "torch.ops.aten._assert_async": torch.ops.aten._assert_async.default,
     }
