@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from upscale.capture.record import Example
+from upscale.capture.remembering import lengths_free
 
 # What telling how sizes depend on each other may take; it grows beyond all bounds in some models.
 SECONDS = 10.0
@@ -81,7 +82,7 @@ def _bound(model: nn.Module, seconds: float) -> None:
     @functools.wraps(forward)
     def bounded(*args: Any, **kwargs: Any) -> Any:
         try:
-            with _Deadline(time.thread_time() + seconds):
+            with lengths_free(model), _Deadline(time.thread_time() + seconds):
                 return forward(*args, **kwargs)
         except RuntimeError as error:
             if "data-dependent" in str(error):

@@ -17,6 +17,7 @@ from upscale.capture.augmented import AugmentedProxy, put_writes_back
 from upscale.capture.exporting import export_program, quietly
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
+from upscale.capture.remembering import computes_as, find_memories, forget
 from upscale.errors import ExampleError
 from upscale.layers import KINDS, copied, stock_class
 from upscale.sizes import Guards
@@ -111,7 +112,20 @@ def trace_by_export(model: nn.Module, example: Example) -> Traced:
 
 
 def program_of(model: nn.Module, example: Example) -> tuple[ExportedProgram, tuple[str, ...]]:
-    """What `torch.export` makes of a model, and what to say of sizes it fixes."""
+    """What `torch.export` makes of a model, and what to say of sizes it fixes.
+
+    Sizes that the model remembers of its last input are forgotten first, if it computes the same
+    without them.
+    """
+    memories = find_memories(model, example)
+    if memories:
+        try:
+            made = export_program(lambda: forget(_twin(model), memories), example.copied())
+            with quietly():
+                if computes_as(made[0], model, example):
+                    return made
+        except Exception:  # what it remembers may be needed
+            pass
     return export_program(lambda: _twin(model), example.copied())
 
 
