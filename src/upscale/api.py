@@ -357,12 +357,14 @@ def plan_for(
         sums=split,
         widened=way.widen,
     )
-    names = weight_names(model)
+    names, owned = weight_names(model), parameter_names(model)
+    used = {value for step in flow.steps for value in step.reads}
     for layer, module in layers(model).items():
         if (
             layer in chosen.kept
             and computes_weight(module)
             and names[layer] in (*made.stayed, *made.unreached)
+            and any(f"@{owned[id(p)]}" in used for p in module.parameters())
         ):
             raise SelectionError(
                 f"{layer} computes its weight anew in every call and nothing here can be pruned "

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
 
 from upscale.accepting import with_numbers
 from upscale.capture.observe import Observer
@@ -25,6 +26,9 @@ from upscale.capture.tracing import (
 from upscale.collecting import collector_paused
 from upscale.errors import CaptureError, ExampleError, SizeError
 from upscale.layers import computes_weight, copied, layers, parameter_names, weight_of
+
+# What a model may return besides tensors.
+KNOWN = (Tensor, int, float, complex, str, type(None), torch.dtype, torch.device)
 
 
 @collector_paused()
@@ -43,11 +47,11 @@ def capture(model: nn.Module, example: Example, *, numbers: bool = True) -> Capt
         traced = trace_symbolically(model, example)
         traced, observer = _observe_opened(traced, model, example)
     except Exception as first:  # tracing runs the caller's code, which may raise anything
-        _check_runs(model, example)
+        returned = _check_runs(model, example)
         try:
             traced, observer = _capture_by_export(model, example)
         except Exception as second:
-            raise CaptureError(_why_not(model, first, second)) from first
+            raise CaptureError(_why_not(model, returned, first, second)) from first
     return Captured(
         name=type(model).__name__,
         graph=traced.graph,
@@ -111,8 +115,16 @@ def _observe_program(
         return traced, _observe(traced, model, example)
 
 
-def _why_not(model: nn.Module, first: Exception, second: Exception) -> str:
+def _why_not(model: nn.Module, returned: Any, first: Exception, second: Exception) -> str:
     """What to tell of a model that neither way captures: its own cause, where it is known."""
+    strange = [leaf for leaf in tree_leaves(returned) if not isinstance(leaf, KNOWN)]
+    if strange:
+        kind = type(strange[0]).__name__
+        return (
+            f"{type(model).__name__} returns a {kind}, which a graph cannot hold. Let it return "
+            "tensors in tuples and dicts alone: switch a cache off (use_cache=False), or wrap the "
+            f"model in a module that leaves the {kind} out"
+        )
     if isinstance(first, CaptureError):
         return f"{type(model).__name__} cannot be captured: {_first_line(first)}"
     return (
@@ -148,15 +160,15 @@ def _check_hooks(model: nn.Module) -> None:
         )
 
 
-def _check_runs(model: nn.Module, example: Example) -> None:
-    """Raise unless the model itself takes the example, naming the layer that does not."""
+def _check_runs(model: nn.Module, example: Example) -> Any:
+    """What the model itself makes of the example; raises if it fails, naming the layer."""
     twin, given, entered = copy.deepcopy(model), example.copied(), [type(model).__name__]
     for name, module in twin.named_modules():
         if name:
             module.register_forward_pre_hook(lambda *_, name=name: entered.append(name))
     try:
         with torch.no_grad():
-            twin(*given.args, **given.kwargs)
+            return twin(*given.args, **given.kwargs)
     except Exception as error:
         shapes = ", ".join(str(tuple(x.shape)) for x in example.tensors)
         raise ExampleError(

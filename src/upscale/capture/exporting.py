@@ -64,12 +64,30 @@ def _export(
     model: nn.Module, example: Example, free: Callable[[Any], Any], seconds: float
 ) -> ExportedProgram:
     _bound(model, seconds)
-    given = inspect.signature(model.forward).bind(*example.args, **example.kwargs).arguments
+    signature = _named(inspect.signature(model.forward), example)
+    given = signature.bind(*example.args, **example.kwargs).arguments
     dynamic = {name: tree_map(free, value) for name, value in given.items()}
+    vars(model.forward)["__signature__"] = signature
     with quietly():
         return torch.export.export(
             model, example.args, dict(example.kwargs), dynamic_shapes=dynamic
         )
+
+
+def _named(signature: inspect.Signature, example: Example) -> inspect.Signature:
+    """A signature with names of their own for what is passed through `**kwargs`.
+
+    torch.export loses its way where inputs come as a dict in the place of one input.
+    """
+    taken = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    if len(taken) < len(signature.parameters):
+        free = example.kwargs.keys() - {p.name for p in taken}
+        taken += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+            for name in example.kwargs
+            if name in free
+        ]
+    return signature.replace(parameters=taken)
 
 
 def _bound(model: nn.Module, seconds: float) -> None:
