@@ -169,6 +169,37 @@ def test_a_batch_that_the_model_fixes_is_the_example_s_and_is_named(batch: int) 
         export(wide(2, 12))
 
 
+class Holding(Pair):
+    """Holds a function that knows the model itself, and no copy of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.middle = nn.Conv2d(8, 8, 1)
+        self.shape: Any = None
+        self.call = lambda x: self.middle(x)
+
+    def between(self, x: Tensor) -> Tensor:
+        if self.shape != x.shape:
+            self.shape = x.shape
+            self.bias = x.new_zeros(x.shape[-1:])
+        made: Tensor = self.call(x) + self.bias
+        return made
+
+
+def test_a_model_that_holds_on_to_itself_is_captured_as_it_is_and_left_so() -> None:
+    torch.manual_seed(0)
+    model = calm(Holding()).double()
+    before = dict(vars(model))
+    x, selection = wide(2, 12), random_selection(model, 0.4, 1)
+    plan = upscale.plan(model, x, selection)
+    assert not plan.unreached
+    assert vars(model) == before
+    for layer in ("middle", "second"):
+        with torch.no_grad():  # the copy that is masked holds on to the model too
+            model.get_submodule(layer).weight[:, list(set(range(8)) - {*selection.kept[layer]})] = 0
+    torch.testing.assert_close(upscale.export(model, plan)(x), model(x))
+
+
 class Slow(Pair):
     """Takes its time where the width of an image is no plain number."""
 

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 
 from upscale.capture.record import Example
 from upscale.capture.remembering import lengths_free
+from upscale.layers import tensors
 
 # What telling how sizes depend on each other may take; it grows beyond all bounds in some models.
 SECONDS = 10.0
@@ -63,15 +64,51 @@ def export_program(
 def _export(
     model: nn.Module, example: Example, free: Callable[[Any], Any], seconds: float
 ) -> ExportedProgram:
+    own = vars(model).get("forward")
     _bound(model, seconds)
     signature = _named(inspect.signature(model.forward), example)
     given = signature.bind(*example.args, **example.kwargs).arguments
     dynamic = {name: tree_map(free, value) for name, value in given.items()}
     vars(model.forward)["__signature__"] = signature
-    with quietly():
-        return torch.export.export(
-            model, example.args, dict(example.kwargs), dynamic_shapes=dynamic
-        )
+    try:
+        with quietly():
+            return torch.export.export(
+                model, example.args, dict(example.kwargs), dynamic_shapes=dynamic
+            )
+    finally:
+        if own is None:
+            del model.forward
+        else:
+            model.forward = own
+
+
+def holds_parameters(program: ExportedProgram, model: nn.Module) -> bool:
+    """Whether a program has parameters or buffers of a model as constants, under other names."""
+    owned = tensors(model)
+    places = {tensor.data_ptr() for tensor in owned.values()} - {0}
+    return any(
+        isinstance(held, Tensor) and name not in owned and held.data_ptr() in places
+        for name, held in program.constants.items()
+    )
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[nn.Module]:
+    """The model itself, to run within; what it sets of its attributes is taken back after."""
+    parts = ("_parameters", "_buffers", "_modules")
+    before = [
+        (module, dict(vars(module)), [dict(vars(module)[part]) for part in parts])
+        for module in model.modules()
+    ]
+    try:
+        yield model
+    finally:
+        for module, attributes, held in before:
+            vars(module).clear()
+            vars(module).update(attributes)
+            for part, content in zip(parts, held, strict=True):
+                attributes[part].clear()
+                attributes[part].update(content)
 
 
 def _named(signature: inspect.Signature, example: Example) -> inspect.Signature:

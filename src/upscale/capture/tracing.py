@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from upscale.capture.attention import is_plain_self_attention, self_attention
 from upscale.capture.augmented import AugmentedProxy, put_writes_back
-from upscale.capture.exporting import export_program, quietly
+from upscale.capture.exporting import export_program, holds_parameters, quietly, restored
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
 from upscale.capture.remembering import computes_as, find_memories, forget
@@ -122,11 +122,16 @@ def program_of(model: nn.Module, example: Example) -> tuple[ExportedProgram, tup
         try:
             made = export_program(lambda: forget(_twin(model), memories), example.copied())
             with quietly():
-                if computes_as(made[0], model, example):
+                if computes_as(made[0], model, example) and not holds_parameters(made[0], model):
                     return made
         except Exception:  # what it remembers may be needed
             pass
-    return export_program(lambda: _twin(model), example.copied())
+    made = export_program(lambda: _twin(model), example.copied())
+    if not holds_parameters(made[0], model):
+        return made
+    # A function that the model holds knows the model itself, and no copy of it.
+    with restored(model):
+        return export_program(lambda: model, example.copied())
 
 
 def trace_program(
