@@ -19,8 +19,8 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from upscale.capture.forgetting import lengths_free
 from upscale.capture.record import Example
-from upscale.capture.remembering import lengths_free
 from upscale.layers import tensors
 
 # What telling how sizes depend on each other may take; it grows beyond all bounds in some models.

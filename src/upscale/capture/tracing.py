@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves
 from upscale.capture.attention import is_plain_self_attention, self_attention
 from upscale.capture.augmented import AugmentedProxy, put_writes_back
 from upscale.capture.exporting import export_program, holds_parameters, quietly, restored
+from upscale.capture.forgetting import computes_as, find_memories, forget
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
-from upscale.capture.remembering import computes_as, find_memories, forget
 from upscale.errors import ExampleError
 from upscale.layers import KINDS, copied, stock_class
 from upscale.sizes import Guards
