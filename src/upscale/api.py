@@ -12,18 +12,19 @@ import torch
 from torch import Tensor, fx, nn
 
 from upscale import reference
+from upscale.accepting import checked, with_numbers
 from upscale.calibration import costs_of
 from upscale.capture import Captured, Example, capture, find_norms
 from upscale.channels import positions
 from upscale.collecting import collector_paused
 from upscale.constants import find_constants
-from upscale.errors import CaptureError, PlanError, SelectionError
+from upscale.errors import PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
 from upscale.gating import factors_met, find_gated
 from upscale.layers import computes_weight, layers, parameter_names, weight_names
 from upscale.matching import captured_for, check_masks, remembered
-from upscale.ordinary import ordinary_model, ordinary_tensors
+from upscale.ordinary import ordinary_tensors
 from upscale.outputs import (
     additions,
     free_columns,
@@ -180,7 +181,7 @@ def mask(
     >>> mask(net, Selection(kept={"1": [0]})).get_submodule("1").weight[0, 1].item()
     0.0
     """
-    model = settled(checked(model))
+    model = settled(with_numbers(checked(model)))
     return masked_by(model, _selections(model, selection), example)
 
 
@@ -229,7 +230,7 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     """
     if not isinstance(plan, Plan):
         raise PlanError(f"export takes a plan that upscale.plan made, not {type(plan).__name__}")
-    model, gone = reference.released(settled(checked(model)))
+    model, gone = reference.released(settled(with_numbers(checked(model))))
     captured = captured_for(model, plan, example)
     check_masks(gone, plan)
     met = {}
@@ -344,12 +345,14 @@ def plan_for(
         sums=split,
         widened=way.widen,
     )
-    names = weight_names(model)
+    names, owned = weight_names(model), parameter_names(model)
+    used = {value for step in flow.steps for value in step.reads}
     for layer, module in layers(model).items():
         if (
             layer in chosen.kept
             and computes_weight(module)
             and names[layer] in (*made.stayed, *made.unreached)
+            and any(f"@{owned[id(p)]}" in used for p in module.parameters())
         ):
             raise SelectionError(
                 f"{layer} computes its weight anew in every call and nothing here can be pruned "
@@ -358,6 +361,7 @@ def plan_for(
     masked = (names[layer] for selection in outputs for layer in selection.kept)
     made = replace(
         made,
+        fixed=captured.fixed,
         unreached=tuple(sorted({*made.unreached, *never_read(flow, masked)})),
         masks=gone,
         zeros=zeros_left(flow, made, masks),
@@ -398,13 +402,6 @@ def _owned(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer, by the name of its value."""
     names = parameter_names(model)
     return {f"@{names[id(tensor)]}": tensor for tensor in (*model.parameters(), *model.buffers())}
-
-
-def checked(model: nn.Module) -> nn.Module:
-    """The model given, or an ordinary copy of it; raises if it is none."""
-    if not isinstance(model, nn.Module):
-        raise CaptureError(f"expected a torch.nn.Module, not {type(model).__name__}")
-    return ordinary_model(model)
 
 
 __all__ = ["Selection", "export", "mask", "plan", "select"]

@@ -17,6 +17,10 @@ class ExampleError(UpscaleError, ValueError):
     """The example does not fit the model: wrong shape, device or kind."""
 
 
+class SizeError(UpscaleError, AssertionError):
+    """An export is called with sizes that it was not made for."""
+
+
 class SelectionError(UpscaleError, ValueError):
     """A selection names a layer or a channel that is not there, or contradicts itself."""
 

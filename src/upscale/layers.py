@@ -117,7 +117,7 @@ def copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     if id(module) in memo:
         known: nn.Module = memo[id(module)]
         return known
-    if hasattr(module, "__deepcopy__"):
+    if hasattr(module, "__deepcopy__") or _copies_itself(type(module)):
         return copy.deepcopy(module, memo)
     twin = module.__new__(type(module))
     memo[id(module)] = twin
@@ -131,6 +131,18 @@ def copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
         for name, child in module._modules.items()
     }
     return twin
+
+
+COPYING = {"__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"}
+
+
+def _copies_itself(kind: type[nn.Module]) -> bool:
+    """Whether a class says how its modules are copied, such as those that `torch.compile` makes."""
+    return any(
+        COPYING & vars(own).keys()
+        for own in kind.__mro__
+        if own is not object and not own.__module__.startswith("torch.nn.")
+    )
 
 
 SIMPLE = (bool, int, float, str, torch.dtype, torch.device)

@@ -85,7 +85,7 @@ def _captured_anew(model: nn.Module, plan: Plan, example: Any) -> Captured:
 
 def _captured(model: nn.Module, plan: Plan, example: Any) -> Captured:
     held = reference.hold_outputs(model, plan.held) if plan.held else model
-    return capture(held, Example.of(example))
+    return capture(held, Example.of(example), numbers=False)
 
 
 def _traced_otherwise() -> str:

@@ -14,10 +14,10 @@ from torch import Tensor, fx, nn
 from typing_extensions import Unpack
 
 from upscale import fusing, reference
+from upscale.accepting import checked
 from upscale.api import (
     Options,
     Way,
-    checked,
     export,
     masked_by,
     plan_for,

@@ -264,8 +264,8 @@ def _even_out(blocks: Flags) -> None:
 
 
 def _values_selected(relation: Select, live: Flags) -> set[str]:
-    """The values a selection takes from; constants take their shape from the first."""
-    operands = np.unique(relation.operand[live])
+    """The values a selection takes from; constants, or nothing, are shaped like the first."""
+    operands = np.unique(relation.operand[live]) if len(live) else np.zeros(1, dtype=np.int64)
     return {relation.reads[max(0, index)].value for index in operands.tolist()}
 
 

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from upscale.accepting import checked
 from upscale.errors import UpscaleError
 from upscale.store import load
 from upscale.zoo import digits, import_torchvision, torchvision_model
@@ -44,7 +45,7 @@ def find_model(source: str, weights: Path | None) -> nn.Module:
         model = _built(source)
     if weights is not None:
         _load_weights(model, weights)
-    return model.eval()
+    return checked(model).eval()
 
 
 def _timm_model(name: str) -> nn.Module:

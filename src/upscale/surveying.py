@@ -11,7 +11,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from upscale import reference
-from upscale.api import Way, checked, plan_for, pricing_for, select_for
+from upscale.accepting import checked
+from upscale.api import Way, plan_for, pricing_for, select_for
 from upscale.capture import Captured, Example, capture
 from upscale.errors import AmountWarning
 from upscale.flow.analyse import analyse
@@ -52,7 +53,8 @@ class Survey:
     """What of a model can be pruned: its layers, what freezes, and what to expect.
 
     `prunable` is the share of weights in layers whose inputs or outputs can leave; `expected`
-    the estimated latency, as a share of the unpruned model's, by the share of channels pruned.
+    the estimated latency, as a share of the unpruned model's, by the share of channels pruned;
+    nothing, if there is nothing to estimate.
     `beside` are weights that are no layer's own, such as those of a fused attention.
     """
 
@@ -66,6 +68,8 @@ class Survey:
 
     def __str__(self) -> str:
         weights = sum(layer.weights for layer in self.layers)
+        if not (self.layers or self.beside or self.unreached):
+            return f"{self.model}: it has no convolution or linear, so nothing can be pruned."
         lines = [
             f"{self.model}: {len(self.layers)} layer{'' if len(self.layers) == 1 else 's'} with "
             f"{weights:,} weights, "
@@ -93,7 +97,8 @@ class Survey:
             f"{1 / ratio:.2f} times as fast without {share:.0%}"
             for share, ratio in self.expected.items()
         )
-        lines.append(f"Expect, by estimate, if channels go at random: {told}.")
+        if told:
+            lines.append(f"Expect, by estimate, if channels go at random: {told}.")
         return "\n".join(lines)
 
 
@@ -108,7 +113,7 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
     """
     model, gone = reference.released(settled(checked(model)))
     given = Example.of(example)
-    captured = capture(model, given)
+    captured = capture(model, given, numbers=False)
     flow = analyse(captured)
     way = Way("optimal", pricing_for(given, target))
 
@@ -118,9 +123,9 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
 
     whole = Selection(kept={})
     plan = plan_for(model, given, captured, flow, (whole,), way, gone)
-    base = plan.estimated_us or 1.0
+    base = plan.estimated_us or 0.0
     expected = {}
-    for share in SHARES:
+    for share in SHARES if base else ():
         request = Request(amount=Amount(share), importance="random")
         with unwarned(AmountWarning):  # what cannot be pruned is what a survey says anyway
             selection = select_for(model, given, captured, flow, request, gone)

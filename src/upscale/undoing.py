@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from upscale import reference
-from upscale.api import checked
+from upscale.accepting import checked
 from upscale.channels import positions
 from upscale.errors import PlanError
 from upscale.layers import computes_weight, layers, tensors, weight_names

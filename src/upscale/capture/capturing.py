@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_leaves
 
+from upscale.accepting import with_numbers
+from upscale.capture.exporting import Program
 from upscale.capture.fingerprint import digests_of_constants
 from upscale.capture.observe import Observer
 from upscale.capture.opening import open_functions
@@ -18,25 +21,31 @@ from upscale.capture.state import Memory, check_apart
 from upscale.capture.tracing import (
     Traced,
     bind,
-    trace_by_export,
+    program_of,
+    trace_program,
     trace_symbolically,
     two_of_each,
 )
 from upscale.capture.turns import turn
 from upscale.collecting import collector_paused
-from upscale.errors import CaptureError, ExampleError, StateError
+from upscale.errors import CaptureError, ExampleError, SizeError, StateError
 from upscale.layers import computes_weight, copied, layers, parameter_names, weight_of
+
+# What a model may return besides tensors.
+KNOWN = (Tensor, int, float, complex, str, type(None), torch.dtype, torch.device)
 
 
 @turn()
 @collector_paused()
-def capture(model: nn.Module, example: Example) -> Captured:
+def capture(model: nn.Module, example: Example, *, numbers: bool = True) -> Captured:
     """Trace a model and observe one run of it; the model itself is not touched.
 
     The graph is traced symbolically, so batch and image size stay free; by `torch.export`
-    where that fails.
+    where that fails. Unless `numbers` are needed, the model may be on the meta device.
     """
     _check_devices(model, example)
+    if numbers:
+        with_numbers(model)
     _check_hooks(model)
     bind(model, example)
     try:
@@ -47,13 +56,13 @@ def capture(model: nn.Module, example: Example) -> Captured:
     except StateError as error:  # another way to capture would lose it too
         raise StateError(_refused(model, error)) from error
     except Exception as first:  # tracing runs the caller's code, which may raise anything
-        _check_runs(model, example)
+        returned = _check_runs(model, example)
         try:
             traced, observer = _capture_by_export(model, example)
         except StateError as error:
             raise StateError(_refused(model, error)) from error
         except Exception as second:
-            raise CaptureError(_why_not(model, first, second)) from first
+            raise CaptureError(_why_not(model, returned, first, second)) from first
     check_apart(model, observer.state, parameter_names(model))
     return Captured(
         name=type(model).__name__,
@@ -81,6 +90,7 @@ def capture(model: nn.Module, example: Example) -> Captured:
         doubted=traced.doubted,
         constants=digests_of_constants(traced.graph, traced.extras, model),
         state=observer.state,
+        fixed=traced.fixed,
     )
 
 
@@ -98,21 +108,41 @@ def _observe_opened(traced: Traced, model: nn.Module, example: Example) -> tuple
 
 
 def _capture_by_export(model: nn.Module, example: Example) -> tuple[Traced, Observer]:
-    traced = trace_by_export(model, example.copied())
+    doubled = two_of_each(example)
     try:
+        return _observe_program(model, program_of(model, doubled), example)
+    except SizeError:  # what two do is not what one does
+        if doubled is example:
+            raise
+        return _observe_program(model, program_of(model, example), example)
+
+
+def _observe_program(
+    model: nn.Module, program: Program, example: Example
+) -> tuple[Traced, Observer]:
+    try:
+        traced = trace_program(model, program)
         observer = _observe(traced, model, example)
     except StateError:
         raise
     except CaptureError:
         # Writes in place through views are gone from the functional form, with some structure.
-        traced = trace_by_export(model, example.copied(), functional=True)
+        traced = trace_program(model, program, functional=True)
         observer = _observe(traced, model, example)
     check_seen(traced.changed, observer.written)
     return traced, observer
 
 
-def _why_not(model: nn.Module, first: Exception, second: Exception) -> str:
+def _why_not(model: nn.Module, returned: Any, first: Exception, second: Exception) -> str:
     """What to tell of a model that neither way captures: its own cause, where it is known."""
+    strange = [leaf for leaf in tree_leaves(returned) if not isinstance(leaf, KNOWN)]
+    if strange:
+        kind = type(strange[0]).__name__
+        return (
+            f"{type(model).__name__} returns a {kind}, which a graph cannot hold. Let it return "
+            "tensors in tuples and dicts alone: switch a cache off (use_cache=False), or wrap the "
+            f"model in a module that leaves the {kind} out"
+        )
     if isinstance(first, CaptureError):
         return _refused(model, first)
     return (
@@ -152,15 +182,15 @@ def _check_hooks(model: nn.Module) -> None:
         )
 
 
-def _check_runs(model: nn.Module, example: Example) -> None:
-    """Raise unless the model itself takes the example, naming the layer that does not."""
+def _check_runs(model: nn.Module, example: Example) -> Any:
+    """What the model itself makes of the example; raises if it fails, naming the layer."""
     twin, given, entered = copy.deepcopy(model), example.copied(), [type(model).__name__]
     for name, module in twin.named_modules():
         if name:
             module.register_forward_pre_hook(lambda *_, name=name: entered.append(name))
     try:
         with torch.no_grad():
-            twin(*given.args, **given.kwargs)
+            return twin(*given.args, **given.kwargs)
     except Exception as error:
         shapes = ", ".join(str(tuple(x.shape)) for x in example.tensors)
         raise ExampleError(

@@ -71,7 +71,7 @@ def _graph(model: nn.Module, example: Any) -> fx.Graph:
         try:
             return trace_symbolically(model, Example.of(example)).graph
         except Exception:  # tracing runs the caller's code, which may raise anything
-            return trace_by_export(model, Example.of(example).copied()).graph
+            return trace_by_export(model, Example.of(example)).graph
     except Exception as error:
         hint = "pass example=, or make" if example is None else "make"
         raise SelectionError(

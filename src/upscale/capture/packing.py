@@ -135,8 +135,7 @@ class Unpacking:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model, forward = model, model.forward
-        self._own = vars(model).get("forward")
+        forward = model.forward
 
         @functools.wraps(forward)
         def plain(*args: Any, **kwargs: Any) -> Any:
@@ -146,10 +145,7 @@ class Unpacking:
         model.forward = plain
 
     def pack(self, graph: fx.Graph) -> None:
-        """Let a graph give what the model gave, and the model give that again."""
-        del self._model.forward
-        if self._own is not None:
-            self._model.forward = self._own
+        """Let a graph give what the model gave."""
         codegen = graph._codegen
         if not any(map(is_record, tree_leaves(self._given))):
             return

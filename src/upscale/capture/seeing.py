@@ -19,6 +19,7 @@ from torch.fx.node import map_aggregate
 from torch.fx.proxy import GraphAppendingTracer
 
 from upscale.capture.questions import HERE, RANKS, SIZES
+from upscale.sizes import require_size
 
 COUNTS = ("numel", "nelement")
 MAKERS = {
@@ -168,7 +169,7 @@ class Seer(GraphAppendingTracer):
                 "example this model was exported with; export it again with an example of this size"
             )
             args = (condition().node, message)
-            self._effects.add(self.create_node("call_function", torch._assert, args, {}))
+            self._effects.add(self.create_node("call_function", require_size, args, {}))
 
     # Operations.
 

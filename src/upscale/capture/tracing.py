@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from upscale.capture.attention import is_plain_self_attention, self_attention
 from upscale.capture.augmented import (
@@ -19,7 +19,15 @@ from upscale.capture.augmented import (
     put_writes_back,
     write_bound,
 )
-from upscale.capture.packing import PACKS, Unpacking, parts_of, tensors_in
+from upscale.capture.exporting import (
+    Program,
+    export_program,
+    holds_parameters,
+    quietly,
+    restored,
+)
+from upscale.capture.forgetting import computes_as, find_memories, forget
+from upscale.capture.packing import PACKS, parts_of, tensors_in
 from upscale.capture.questions import running_line
 from upscale.capture.record import Example
 from upscale.capture.remembering import check_memory, check_written
@@ -27,7 +35,7 @@ from upscale.capture.state import Watch
 from upscale.capture.turns import export_turn
 from upscale.errors import CaptureError, ExampleError
 from upscale.layers import KINDS, copied, stock_class, tensors
-from upscale.quiet import unwarned
+from upscale.sizes import Guards
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,7 @@ class Traced:
     `doubted` nodes call functions that may do something else on another input. If `baked`,
     what is computed from buffers may be a constant of the graph. `changed` are the tensors of
     the model that a call was seen to change, if one was made, with the line that wrote them.
+    `fixed` says which sizes of the inputs the graph takes for granted, and why.
     """
 
     graph: fx.Graph
@@ -45,6 +54,7 @@ class Traced:
     doubted: frozenset[str] = frozenset()
     baked: bool = False
     changed: Mapping[str, str] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
 
     def inputs(self, model: nn.Module, example: Example) -> list[Any]:
         """The example's inputs in the order of the graph's placeholders."""
@@ -141,32 +151,57 @@ def home(node: fx.Node) -> str | None:
     return around[-1] if around else None
 
 
-def trace_by_export(model: nn.Module, example: Example, *, functional: bool = False) -> Traced:
-    """Trace with `torch.export`, every size free that the model leaves free.
+def trace_by_export(model: nn.Module, example: Example) -> Traced:
+    """Trace with `torch.export`, every size free that the model leaves free."""
+    return trace_program(model, program_of(model, two_of_each(example)))
 
-    The graph guards itself: on sizes that would take another branch it raises. In its
-    functional form no operation writes in place.
+
+def program_of(model: nn.Module, example: Example) -> Program:
+    """What `torch.export` makes of a model, and what to say of sizes it fixes.
+
+    Sizes that the model remembers of its last input are forgotten first, if it computes the same
+    without them.
     """
     changed = check_memory(model, example)
-    twin, example = _twin(model), two_of_each(example)
-    unpacking = Unpacking(twin)
-    dynamic = {name: tree_map(_free_sizes, value) for name, value in _given(model, example).items()}
-    with export_turn(), unwarned(), torch.enable_grad():
-        program = torch.export.export(
-            twin, example.args, dict(example.kwargs), dynamic_shapes=dynamic
-        )
+    memories = find_memories(model, example)
+    if memories:
+        try:
+            made = export_program(lambda: forget(_twin(model), memories), example.copied())
+            with quietly():
+                if computes_as(made.exported, model, example) and not holds_parameters(
+                    made.exported, model
+                ):
+                    return replace(made, changed=changed)
+        except Exception:  # what it remembers may be needed
+            pass
+    made = export_program(lambda: _twin(model), example.copied())
+    if holds_parameters(made.exported, model):
+        # A function that the model holds knows the model itself, and no copy of it.
+        with restored(model):
+            made = export_program(lambda: model, example.copied())
+    return replace(made, changed=changed)
+
+
+def trace_program(model: nn.Module, made: Program, *, functional: bool = False) -> Traced:
+    """The graph of a program that `torch.export` made of a model.
+
+    It guards itself: on sizes that would take another branch it raises. In its functional form
+    no operation writes in place.
+    """
+    program = made.exported
+    with export_turn(), quietly():
         _say_what_is_shared(program.graph_module)
         if functional:
             program = program.run_decompositions({})
         module = program.module()
-    unpacking.pack(module.graph)
+    made.unpacking.pack(module.graph)
     _let_views_copy(module.graph)
     _say_what_is_bound(module.graph)
     owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
     targets = {str(n.target) for n in module.graph.nodes if n.op in ("get_attr", "call_module")}
-    extras = {target: _attribute(module, target) for target in sorted(targets - owned)}
-    return Traced(module.graph, extras, "export", changed=changed)
+    extras = {target: _extra(module, target) for target in sorted(targets - owned)}
+    return Traced(module.graph, extras, "export", changed=made.changed, fixed=made.fixed)
 
 
 DROPOUTS = {
@@ -271,19 +306,9 @@ def two_of_each(example: Example) -> Example:
     return example.map(lambda x: torch.cat([x, x]) if isinstance(x, Tensor) else x)
 
 
-def _given(model: nn.Module, example: Example) -> dict[str, Any]:
-    bound = inspect.signature(model.forward).bind(*example.args, **example.kwargs)
-    return dict(bound.arguments)
-
-
-def _free_sizes(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return None
-    return dict.fromkeys(range(leaf.ndim), torch.export.Dim.AUTO)
-
-
-def _attribute(module: nn.Module, path: str) -> Any:
+def _extra(module: nn.Module, path: str) -> Any:
+    """What a graph refers to at a path: a tensor, or what checks its inputs."""
     found: Any = module
     for part in path.split("."):
         found = getattr(found, part)
-    return found
+    return Guards(found) if type(found).__name__ == "GuardsFn" else found

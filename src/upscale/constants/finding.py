@@ -27,9 +27,11 @@ def find_constants(
 
     `zeroed` are the positions at which parameters are zero; `tensors` the parameters and
     buffers, by the names of their values; `kept` the columns that weights keep. Every number
-    is proven, by a rule for the operation that made it; what no rule knows is not constant.
+    is proven, by a rule for the operation that made it; what no rule knows is not constant, nor
+    is what is complex: constants are real numbers.
     """
-    finder = _Finder(captured, flow, tensors, zeroed, kept)
+    real = {name: tensor for name, tensor in tensors.items() if not tensor.is_complex()}
+    finder = _Finder(captured, flow, real, zeroed, kept)
     for step in flow.steps:
         for relation in step.relations:
             finder.visit(step.node, relation)

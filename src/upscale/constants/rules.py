@@ -254,6 +254,8 @@ def _run(call: Call, each: list[Known]) -> Known:
         return next(given) if isinstance(part, Ref) else part
 
     result = call.overload(*filled(call.args), **{k: filled(v) for k, v in call.kwargs.items()})
+    if result.is_complex():
+        return Known.nothing(len(where))
     firm = np.logical_and.reduce([known.firm for known in each])
     numbers = numbers_of(result)
     return Known(numbers, firm).only(where & np.isfinite(numbers))

@@ -256,6 +256,8 @@ class Walk:
     def spreads(self, out: str, read: str, axes: tuple[int | None, ...]) -> None:
         """Say that a computed value has its channels spread as a value it reads has."""
         sizes = self.splits[read].grid.sizes
+        if 0 in sizes:
+            raise Declined("it has no channels")
         line, grid = Line(out, GRID), Grid(axes, sizes)
         self.ties(line, [Line(read, GRID)])
         positions = np.arange(int(np.prod(sizes))).reshape(sizes)

@@ -133,6 +133,7 @@ class Plan:
     of their operands.
     `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would;
     `estimated_us` is how long the layers, elementwise operations and copies should take.
+    `fixed` says which sizes of the inputs the export takes for granted, and why.
     `made_for` is the fingerprint of the graph the plan was made for, `source` the capture itself,
     which a plan that was read from JSON does not have.
     """
@@ -163,6 +164,7 @@ class Plan:
     gated: Mapping[str, Gating] = field(default_factory=dict)
     repeats: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sums: Mapping[str, Sum] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
     made_for: str = ""
     source: object = field(default=None, repr=False, compare=False)
 
@@ -209,6 +211,7 @@ class Plan:
         ]
         if self.unreached:
             lines.append(f"never reached: {', '.join(self.unreached)}")
+        lines += [f"fixed: {said}" for said in self.fixed]
         lines += [f"frozen: {f.layer} ({f.operation}) {f.because} {f.source}" for f in self.frozen]
         return "\n".join(lines)
 

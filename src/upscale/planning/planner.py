@@ -316,7 +316,7 @@ class Planner:
                     edge = self._edge(step.node, line, positions)
                     weight = round(edge.channel_bytes * left)
                     self._edges.append(replace(edge, channel_bytes=weight))
-                    left *= len(positions) / self._flow.size(line)
+                    left *= len(positions) / max(1, self._flow.size(line))
         for line, positions in wanted.items():
             if line.value in made and not np.array_equal(positions, self.layouts.of(line)):
                 raise PlanError(f"{step.node} would have to rearrange channels within")
@@ -328,12 +328,14 @@ class Planner:
         weight = self._flow.nbytes[line.value] // max(1, self._flow.size(line))
         axis, spread = line.axis, None
         if line.axis == GRID:
-            axis = next(root.axis for root in found.roots if root is not None)
+            axis = next((r.axis for r in found.roots if r is not None), self._anchor(line).axis)
             spread = _spread(self._flow.grids[line], axis, len(wanted))
         return Edge(node, line.value, axis, tuple(pieces), weight, spread, joined)
 
     def _put_together(self, line: Line, found: Found, *, joined: bool) -> list[Piece]:
-        """The pieces of what was found, in order."""
+        """The pieces of what was found, in order; of nothing, one that holds no channel."""
+        if not len(found.root):
+            return [Piece(self._anchor(line).value, 0, 0)]
         breaks = np.flatnonzero(np.diff(found.root)) + 1
         filled = [root for root in found.roots if root is not None]
         most = 1 if self._order == "none" else MOST_ZEROS
@@ -349,7 +351,7 @@ class Planner:
         for part in np.split(np.arange(len(found.root)), breaks):
             root = found.roots[int(found.root[part[0]])]
             if root is None:
-                pieces.append(Piece(self._anchor(line), 0, len(part), zeros=True))
+                pieces.append(Piece(self._anchor(line).value, 0, len(part), zeros=True))
             else:
                 places = self.layouts.place(root, found.position[part])
                 pieces += self._pieces(root, places, joined=joined)
@@ -375,18 +377,18 @@ class Planner:
             axes = grid.axes if grid else tuple(range(len(shape)))
             fixed = {axis: shape[axis] for axis, flat in enumerate(axes) if flat is None}
             fixed |= {line.axis: shape[line.axis] for line in lines if line.axis != GRID}
-            anchor = self._anchor(lines[0]) if lines else value
+            anchor = self._anchor(lines[0]).value if lines else value
             if grid and anchor == value:
                 axes = tuple(range(len(shape)))
             self._asked[value] = SizesRead(anchor, axes, fixed)
 
-    def _anchor(self, line: Line) -> str:
-        """A tensor of the shape that a line's value has, but for the line itself."""
+    def _anchor(self, line: Line) -> Line:
+        """A line of a tensor that has the shape of this one's value, but for the line itself."""
         if not self.layouts.is_select(line):
-            return line.value
+            return line
         found = self.layouts.find(line, np.flatnonzero(self._live.lines[line]))
         roots = [root for root in found.roots if root is not None]
-        return roots[0].value if roots else self._anchor(self.layouts.select(line).reads[0])
+        return roots[0] if roots else self._anchor(self.layouts.select(line).reads[0])
 
     def _pieces(self, root: Line, places: Positions, *, joined: bool) -> list[Piece]:
         stretches, size = runs(places), len(self.layouts.of(root))
@@ -409,7 +411,8 @@ def _spread(grid: Grid, axis: int, channels: int) -> Spread:
     order = tuple(
         next(spread) if flat is None else flat + (count - 1) * (flat > axis) for flat in grid.axes
     )
-    return Spread((*grid.sizes[:-1], channels // grid.blocks), order)
+    last = channels // grid.blocks if grid.blocks else grid.sizes[-1]
+    return Spread((*grid.sizes[:-1], last), order)
 
 
 def _concatenated_bytes(flow: ChannelFlow) -> int:

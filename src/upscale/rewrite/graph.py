@@ -24,6 +24,7 @@ from upscale.rewrite.gather import Gather, Infill
 from upscale.rewrite.guards import write_out_guards
 from upscale.rewrite.weights import Cutter
 from upscale.rewrite.writes import keep_apart, write_again
+from upscale.sizes import require_size
 
 # What needs memory to lie as it did, and what does the same wherever it lies.
 VIEWS: dict[Any, str] = {"view": "reshape", "view_as": "reshape_as"}
@@ -114,10 +115,10 @@ class _Writer:
         return module
 
     def _has_effect(self, node: fx.Node) -> bool:
-        """Inputs, outputs, assertions, guards that capture added, and what later calls read."""
+        """Inputs, outputs, checks, guards that capture added, and what later calls read."""
         guard = node.op == "call_module" and node.target in self._captured.extras
-        guard = guard or node in self._keeping
-        return guard or node.op in ("placeholder", "output") or node.target is torch._assert
+        checks = node.target in (torch._assert, require_size)
+        return guard or checks or node in self._keeping or node.op in ("placeholder", "output")
 
     def _without_clashes(self, held: dict[str, Any]) -> dict[str, Any]:
         """Give what is named like a part of every graph module another name."""

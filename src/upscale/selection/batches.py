@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from upscale.errors import SelectionError
+from upscale.accepting import checked, with_numbers
+from upscale.errors import ExampleError, SelectionError, UpscaleError
 from upscale.layers import layers, weight_of
 from upscale.ordinary import is_ordinary, ordinary
 
@@ -25,7 +26,15 @@ class Batch:
 
     def run(self, model: nn.Module) -> Any:
         """What the model makes of it."""
-        return model(*self.args, **self.kwargs)
+        try:
+            return model(*self.args, **self.kwargs)
+        except UpscaleError:
+            raise
+        except Exception as error:  # the model's own code runs and may raise anything
+            raise ExampleError(
+                f"{type(model).__name__} fails on a batch of the data: {error}; pass batches of "
+                "what its forward takes"
+            ) from error
 
 
 def batches_of(data: Iterable[Any], inputs: int) -> Iterator[Batch]:
@@ -125,7 +134,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any], inputs: int = 1) -> nn
     """
     norms = [
         module
-        for module in model.modules()
+        for module in with_numbers(checked(model)).modules()
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
     ]
     found = list(batches_of(batches, inputs))

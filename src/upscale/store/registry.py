@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from upscale.errors import StoreError
 from upscale.packages import MissingPackageError, import_torchvision
+from upscale.sizes import require_size
 from upscale.store import words
 
 Function = Callable[..., Any]
@@ -58,6 +59,7 @@ def functions() -> dict[str, Function]:
     found: dict[str, Function] = {
         "getattr": getattr,
         "collections.OrderedDict": OrderedDict,
+        "upscale.require_size": require_size,
         "torch._assert": torch._assert,
         "torch.ops.aten._assert_async": torch.ops.aten._assert_async.default,
     }

@@ -1,0 +1,251 @@
+"""Exporting: `torch.export`, with as many sizes free as it can tell in bounded time."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, TensorArgument
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from upscale.capture.forgetting import lengths_free
+from upscale.capture.packing import Unpacking
+from upscale.capture.record import Example
+from upscale.capture.turns import export_turn
+from upscale.layers import tensors
+from upscale.quiet import unwarned
+
+# What telling how sizes depend on each other may take; it grows beyond all bounds in some models.
+SECONDS = 10.0
+
+
+class Unexported(Exception):
+    """A model's code cannot be exported, whatever sizes are free."""
+
+
+class OutOfTime(Exception):
+    """An export took longer than it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What `torch.export` made of a model.
+
+    `unpacking` knows how its outputs are packed, `fixed` says which sizes it takes for granted,
+    and why; `changed` are the tensors that a call of the model was seen to change, with the line
+    that wrote them.
+    """
+
+    exported: ExportedProgram
+    unpacking: Unpacking
+    fixed: tuple[str, ...]
+    changed: Mapping[str, str] = field(default_factory=dict)
+
+
+def export_program(make: Callable[[], nn.Module], example: Example) -> Program:
+    """The program of a model that `make` gives afresh.
+
+    First with every size free; if that fails or takes too long, with the batch alone; else for
+    the example's sizes.
+    """
+    ways: tuple[tuple[Callable[[Any], Any], float, str], ...] = (
+        (_all_free, SECONDS, "as torch.export tells, the model takes no other"),
+        (_batch_free, 3 * SECONDS, ""),
+        (_none_free, float("inf"), ""),
+    )
+    failures: list[Exception] = []
+    for free, seconds, because in ways:
+        try:
+            program, unpacking = _export(make(), example, free, seconds)
+        except Unexported:
+            raise
+        except Exception as error:  # torch.export raises of every kind, and runs the model's code
+            failures.append(error)
+            continue
+        said = _fixed(program, because or _why_fixed(failures[0]))
+        return Program(program, unpacking, said)
+    raise failures[0]
+
+
+def _export(
+    model: nn.Module, example: Example, free: Callable[[Any], Any], seconds: float
+) -> tuple[ExportedProgram, Unpacking]:
+    own = vars(model).get("forward")
+    unpacking = Unpacking(model)
+    _bound(model, seconds)
+    signature = _named(inspect.signature(model.forward), example)
+    given = signature.bind(*example.args, **example.kwargs).arguments
+    dynamic = {name: tree_map(free, value) for name, value in given.items()}
+    vars(model.forward)["__signature__"] = signature
+    try:
+        with export_turn(), quietly(), torch.enable_grad():
+            program = torch.export.export(
+                model, example.args, dict(example.kwargs), dynamic_shapes=dynamic
+            )
+        return program, unpacking
+    finally:
+        if own is None:
+            del model.forward
+        else:
+            model.forward = own
+
+
+def holds_parameters(program: ExportedProgram, model: nn.Module) -> bool:
+    """Whether a program has parameters or buffers of a model as constants, under other names."""
+    owned = tensors(model)
+    places = {tensor.data_ptr() for tensor in owned.values()} - {0}
+    return any(
+        isinstance(held, Tensor) and name not in owned and held.data_ptr() in places
+        for name, held in program.constants.items()
+    )
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[nn.Module]:
+    """The model itself, to run within; what it sets of its attributes is taken back after."""
+    parts = ("_parameters", "_buffers", "_modules")
+    before = [
+        (module, dict(vars(module)), [dict(vars(module)[part]) for part in parts])
+        for module in model.modules()
+    ]
+    try:
+        yield model
+    finally:
+        for module, attributes, held in before:
+            vars(module).clear()
+            vars(module).update(attributes)
+            for part, content in zip(parts, held, strict=True):
+                attributes[part].clear()
+                attributes[part].update(content)
+
+
+def _named(signature: inspect.Signature, example: Example) -> inspect.Signature:
+    """A signature with names of their own for what is passed through `**kwargs`.
+
+    torch.export loses its way where inputs come as a dict in the place of one input.
+    """
+    taken = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    if len(taken) < len(signature.parameters):
+        free = example.kwargs.keys() - {p.name for p in taken}
+        taken += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+            for name in example.kwargs
+            if name in free
+        ]
+    return signature.replace(parameters=taken)
+
+
+def _bound(model: nn.Module, seconds: float) -> None:
+    """Let a model's forward raise when its time is up, or when it decides on numbers.
+
+    The clock is this thread's own, which stands still while others have the processor.
+    """
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def bounded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            with lengths_free(model), _Deadline(time.thread_time() + seconds):
+                return forward(*args, **kwargs)
+        except RuntimeError as error:
+            if "data-dependent" in str(error):
+                # torch prints the whole graph if it meets this error itself.
+                raise Unexported(str(error)) from error
+            raise
+
+    model.forward = bounded
+
+
+class _Deadline(TorchFunctionMode):
+    """Looks at the clock before every operation."""
+
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self._until = until
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if time.thread_time() > self._until:
+            raise OutOfTime
+        return func(*args, **(kwargs or {}))
+
+
+def _all_free(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return None
+    return dict.fromkeys(range(leaf.ndim), torch.export.Dim.AUTO)
+
+
+def _batch_free(leaf: Any) -> Any:
+    return {0: torch.export.Dim.AUTO} if isinstance(leaf, Tensor) and leaf.ndim else None
+
+
+def _none_free(leaf: Any) -> Any:
+    return None
+
+
+def _why_fixed(failure: Exception) -> str:
+    if isinstance(failure, OutOfTime):
+        return f"with every size free torch.export takes longer than {SECONDS:.0f} s"
+    return f"with every size free torch.export fails: {(str(failure) or repr(failure))[:200]}"
+
+
+def _fixed(program: ExportedProgram, because: str) -> tuple[str, ...]:
+    """What to say of the sizes that a program takes for granted."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    sizes = [
+        f"{spec.arg.name}.shape[{axis}] = {size}"
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+        for axis, size in enumerate(values[spec.arg.name].shape)
+        if isinstance(size, int) or size.node.maybe_as_int() is not None
+    ]
+    return (f"{', '.join(sizes)}: {because}",) if sizes else ()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep to ourselves what torch logs and warns of within; other threads log on."""
+    hush = _Hush(threading.get_ident())
+    loggers = [logging.getLogger(), *_torch_loggers()]
+    handlers = {handler for logger in loggers for handler in logger.handlers}
+    if logging.lastResort is not None:
+        handlers.add(logging.lastResort)
+    for handler in handlers:
+        handler.addFilter(hush)
+    try:
+        with unwarned():
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(hush)
+
+
+def _torch_loggers() -> Iterator[logging.Logger]:
+    for name in tuple(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "torch":
+            yield logging.getLogger(name)
+
+
+class _Hush(logging.Filter):
+    """Drops warnings of torch's from one thread; what was asked for by `TORCH_LOGS` stays."""
+
+    def __init__(self, thread: int) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        own = record.thread == self._thread and record.name.partition(".")[0] == "torch"
+        return not own or record.levelno < logging.WARNING
