@@ -78,8 +78,8 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[Captured]:
     """What exports capture again."""
     found: list[Captured] = []
 
-    def counting(*given: Any) -> Captured:
-        found.append(capture(*given))
+    def counting(*given: Any, **options: Any) -> Captured:
+        found.append(capture(*given, **options))
         return found[-1]
 
     monkeypatch.setattr(matching, "capture", counting)

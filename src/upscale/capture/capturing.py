@@ -135,6 +135,8 @@ def _observe_program(
 
 def _why_not(model: nn.Module, returned: Any, first: Exception, second: Exception) -> str:
     """What to tell of a model that neither way captures: its own cause, where it is known."""
+    if isinstance(first, CaptureError):
+        return _refused(model, first)
     strange = [leaf for leaf in tree_leaves(returned) if not isinstance(leaf, KNOWN)]
     if strange:
         kind = type(strange[0]).__name__
@@ -143,8 +145,6 @@ def _why_not(model: nn.Module, returned: Any, first: Exception, second: Exceptio
             "tensors in tuples and dicts alone: switch a cache off (use_cache=False), or wrap the "
             f"model in a module that leaves the {kind} out"
         )
-    if isinstance(first, CaptureError):
-        return _refused(model, first)
     return (
         f"{type(model).__name__} cannot be captured. torch.fx says: {_first_line(first)} "
         f"torch.export says: {_first_line(second)} Python control flow on the values of "

@@ -105,10 +105,16 @@ def trace_without_example(model: nn.Module) -> fx.Graph:
 def _twin(model: nn.Module) -> nn.Module:
     """A twin with tensors of its own: tracing may write to them, and set attributes."""
     owned = (*model.parameters(), *model.buffers())
-    twin = copied(model, {id(tensor): _tensor_like(tensor) for tensor in owned})
+    return copied(model, {id(tensor): _tensor_like(tensor) for tensor in owned})
+
+
+def _with_forward_in_class(twin: nn.Module) -> nn.Module:
+    """The twin with a `forward` of its own moved to a class of its own; changed in place.
+
+    `torch.fx` traces the forward of a class, whatever the instance has in its place.
+    """
     own = vars(twin).pop("forward", None)
     if own is not None:
-        # torch.fx traces the forward of a class, whatever the instance has in its place.
         if getattr(own, "__self__", None) is not twin:
             raise CaptureError("its forward was replaced by a function that is no method of it")
         kind = type(twin)
@@ -134,7 +140,7 @@ def _trace(model: nn.Module, fixed: dict[str, Any]) -> tuple[fx.Graph, nn.Module
 def _trace_twin(
     model: nn.Module, fixed: dict[str, Any], *, proxy_buffers: bool
 ) -> tuple[fx.Graph, nn.Module]:
-    twin = _twin(model)
+    twin = _with_forward_in_class(_twin(model))
     given = tensors(twin)
     # Whether the model's own code records gradients, whatever the caller's does.
     with torch.enable_grad(), Watch(twin, _trace_twin.__code__) as watch:
