@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from upscale.capture import Captured, Example, capture, find_norms
 from upscale.channels import positions
 from upscale.collecting import collector_paused
 from upscale.constants import find_constants
+from upscale.doubting import check_says, check_sizes, doubted
 from upscale.errors import CaptureError, PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
@@ -225,13 +227,27 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     """A new, smaller module that computes what the masked model computes.
 
     It trains, scripts, exports and compiles like any module; the model is not changed. A plan
-    that was read from JSON needs an example again, to capture the model with.
+    that was read from JSON needs an example again, to capture the model with, and is not trusted:
+    what it exports is held against what it says, and a difference raises `PlanError`.
     """
     if not isinstance(plan, Plan):
         raise PlanError(f"export takes a plan that upscale.plan made, not {type(plan).__name__}")
     model, gone = reference.released(settled(checked(model)))
-    captured = captured_for(model, plan, example)
-    check_masks(gone, plan)
+    with doubted(plan):
+        captured = captured_for(model, plan, example)
+        check_masks(gone, plan)
+        if plan.source is None:
+            check_sizes(plan, captured)
+        pruned = _exported(model, captured, plan)
+        if plan.source is None:
+            # What is folded is rounded to the weights' own precision; compare without that.
+            own = copy.deepcopy(model).double() if plan.rounds else model
+            wide = _exported(own, captured, plan) if plan.rounds else pruned
+            check_says(wide, own, plan, Example.of(example))
+    return pruned
+
+
+def _exported(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModule:
     met = {}
     if plan.rounds:
         # Numbers are those of the weights exported, which may not be those planned with.
