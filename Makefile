@@ -59,7 +59,7 @@ zoo: $(STAMP)  ## every torchvision classifier, exported against masked, as a ta
 random: $(STAMP)  ## 5,000 random networks, exported against masked
 	$(BIN)/python scripts/random_networks.py
 
-fuzz: $(STAMP)  ## 10,000 mutated files: the same model, or our own error
+fuzz: $(STAMP)  ## 10,000 mutated files and 2,000 plans: the same model, or our own error
 	$(BIN)/python -m scripts.fuzz_store
 
 threads: $(STAMP)  ## 200 prunes in four threads while models serve in two: failures, and growth of memory

@@ -13,6 +13,7 @@ import upscale
 from tests.masks import calm, random_selection
 from tests.nets import NETS, TRACED
 from upscale.capture import Example
+from upscale.planning.document import DIGEST, VERSION, digest_of
 from upscale.verify import TOLERANCE, compare
 
 
@@ -94,7 +95,108 @@ def test_an_edge_that_reads_nothing_is_refused() -> None:
         upscale.Plan.from_json(json.dumps(document))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kept": {}},
+        {"order_cost": 1.0},
+        {"order_cost": 1},
+        {"masks": {"a": [0]}},
+        {"constants": ["a"]},
+        {"sha256": "0" * 64},
+        {"made_for": ""},
+    ],
+)
+def test_a_document_that_was_edited_is_refused(change: dict[str, Any]) -> None:
+    document = json.loads(planned("Residual")[2].to_json())
+    upscale.Plan.from_json(json.dumps(document, indent=2, sort_keys=True))
+    with pytest.raises(upscale.PlanError, match="digest"):
+        upscale.Plan.from_json(json.dumps(document | change))
+
+
+def test_a_document_of_an_older_version_says_so() -> None:
+    document = json.loads(planned("Residual")[2].to_json())
+    del document["sha256"]
+    with pytest.raises(upscale.PlanError, match="an older upscale wrote it"):
+        upscale.Plan.from_json(json.dumps(document | {"version": 1}))
+
+
+def first_slice(document: dict[str, Any]) -> dict[str, Any]:
+    """A piece of an edge that takes a part of a value."""
+    pieces = (piece for edge in document["edges"] for piece in edge["pieces"])
+    found: dict[str, Any] = next(p for p in pieces if p["start"] > 0 and p["indices"] is None)
+    return found
+
+
+def first_cut(document: dict[str, Any]) -> list[int]:
+    """The indices along an axis that a weight keeps."""
+    found: list[int] = next(
+        own
+        for name, by_axis in document["cuts"].items()
+        for own in by_axis.values()
+        if name.endswith("weight") and len(own) > 2
+    )
+    return found
+
+
+def forge(document: dict[str, Any], lie: str) -> None:
+    """Make a plan say one thing and do another."""
+    cut, kept = first_cut(document), document["kept"]
+    if lie == "another slice":
+        first_slice(document)["start"] -= 1
+    elif lie == "other channels":
+        cut[0], cut[1] = cut[1], cut[0]
+    elif lie == "a channel twice":
+        cut[1] = cut[0]
+    elif lie == "a column more":
+        name = next(name for name, own in kept.items() if 0 < len(own) < max(own) + 1)
+        kept[name] = sorted({*kept[name], *range(max(kept[name]))})
+    elif lie == "no such node":
+        document["edges"][0]["node"] = "nobody"
+    elif lie == "a node that is gone":
+        document["gone"].append(document["edges"][-1]["node"])
+    elif lie == "no such channel":
+        cut[0] = 10**6
+    elif lie == "endless zeros":
+        first_slice(document).update(zeros=True, length=2**40)
+    elif lie == "a column below zero":
+        kept[next(name for name, own in kept.items() if own)][0] = -1
+    elif lie == "masks nowhere":
+        document["masks"] = {"nowhere": [0]}
+
+
+LIES = (
+    *("another slice", "other channels", "a channel twice", "a column more", "no such node"),
+    *("a node that is gone", "no such channel", "endless zeros", "masks nowhere"),
+    "a column below zero",
+)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_forged_plan_exports_what_it_says_or_is_refused(lie: str) -> None:
+    model, inputs, plan = planned("Residual")
+    fields = json.loads(plan.to_json())
+    version, _ = fields.pop(VERSION), fields.pop(DIGEST)
+    before = json.dumps(fields)
+    forge(fields, lie)
+    assert json.dumps(fields) != before
+    forged = {VERSION: version, DIGEST: digest_of(fields), **fields}
+    read = upscale.Plan.from_json(json.dumps(forged))
+    with pytest.raises(upscale.PlanError):
+        upscale.export(model, read, inputs)
+
+
+def test_an_example_of_zeros_does_not_hide_what_a_forged_plan_does() -> None:
+    model, inputs, plan = planned("Residual")
+    fields = json.loads(plan.to_json())
+    version, _ = fields.pop(VERSION), fields.pop(DIGEST)
+    forge(fields, "other channels")
+    forged = {VERSION: version, DIGEST: digest_of(fields), **fields}
+    with pytest.raises(upscale.PlanError, match="what it says"):
+        upscale.export(model, upscale.Plan.from_json(json.dumps(forged)), torch.zeros_like(inputs))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "3", '{"version": NaN}'])
 def test_text_that_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(upscale.PlanError):
         upscale.Plan.from_json(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from upscale.capture import Captured, Example, capture, find_norms
 from upscale.channels import positions
 from upscale.collecting import collector_paused
 from upscale.constants import find_constants
+from upscale.doubting import check_says, check_sizes, doubted
 from upscale.errors import PlanError, SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.domain import ChannelFlow
@@ -226,13 +228,28 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     """A new, smaller module that computes what the masked model computes.
 
     It trains, scripts, exports and compiles like any module; the model is not changed. A plan
-    that was read from JSON needs an example again, to capture the model with.
+    that was read from JSON needs an example again, to capture the model with, and is not trusted:
+    what it exports is held against what it says, and a difference raises `PlanError`.
     """
     if not isinstance(plan, Plan):
         raise PlanError(f"export takes a plan that upscale.plan made, not {type(plan).__name__}")
     model, gone = reference.released(settled(with_numbers(checked(model))))
-    captured = captured_for(model, plan, example)
-    check_masks(gone, plan)
+    with doubted(plan):
+        captured = captured_for(model, plan, example)
+        check_masks(gone, plan)
+        if plan.source is not None:
+            return _exported(model, captured, plan)
+        check_sizes(plan, captured)
+        pruned = _exported(model, captured, plan)
+
+        def unrounded() -> fx.GraphModule:
+            return _exported(copy.deepcopy(model).double(), captured, plan)
+
+        check_says(pruned, model, plan, Example.of(example), unrounded if plan.rounds else None)
+    return pruned
+
+
+def _exported(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModule:
     met = {}
     if plan.rounds:
         # Numbers are those of the weights exported, which may not be those planned with.

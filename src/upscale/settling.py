@@ -16,6 +16,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
 
+from upscale.draws import OwnDraws
 from upscale.errors import CaptureError
 from upscale.layers import KINDS, copied
 
@@ -45,7 +46,7 @@ def settled(model: nn.Module) -> nn.Module:
         _check(module, name or type(model).__name__)
     made: dict[frozenset[int], list[nn.Parameter]] = {}
     # A parametrisation may draw numbers; the caller's stay as they were.
-    with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=()):
+    with torch.inference_mode(False), torch.no_grad(), OwnDraws():
         twin = duplicate(model)
         for name, module in list(twin.named_modules()):
             _settle(module, name or type(model).__name__, made)

@@ -281,3 +281,20 @@ def test_progress_tells_of_many_quick_steps_now_and_then(
     lines = capsys.readouterr().err.splitlines()
     assert 1 <= len(lines) <= 6
     assert lines == sorted(lines, key=lambda line: int(line.rpartition(" ")[2]))
+
+
+@pytest.mark.parametrize("other", ["p", "./p", "link", "up/../p"])
+def test_two_files_under_one_path_are_refused_before_any_work(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "p")
+    (tmp_path / "up").mkdir()
+    module = sys.modules["upscale.cli.main"]  # the name leads to the function
+    monkeypatch.setattr(module, "find_model", lambda *_: pytest.fail("work was begun"))
+    for option in ("--onnx", "--pt2", "--torchscript"):
+        assert main(["prune", *DIGITS, "--amount", "0.5", "--out", "p", option, other]) == 2
+        assert f"--out and {option} name the same file" in capsys.readouterr().err
+    options = ("--amount", "0.5", "--out", "q", "--onnx", "p", "--pt2", other)
+    assert main(["prune", *DIGITS, *options]) == 2
+    assert not (tmp_path / "p").exists()

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from upscale.capture.packing import tensors_in
 from upscale.capture.record import Example
 from upscale.capture.state import Watch
+from upscale.draws import OwnDraws
 from upscale.errors import CaptureError, StateError
 from upscale.layers import copied, parameter_names, tensors
 
@@ -172,11 +173,10 @@ def _fresh(model: nn.Module) -> nn.Module:
 def _run(twin: nn.Module, model: nn.Module, example: Example) -> list[Tensor]:
     """What a twin gives, with the model's own tensors: attributes alone are carried along."""
     given, own = example.copied(), tensors(model)
-    with torch.no_grad(), torch.random.fork_rng(devices=()):
+    with torch.no_grad(), OwnDraws():
         for name, tensor in tensors(twin).items():
             if name in own and tensor.shape == own[name].shape:
                 tensor.copy_(own[name])
-        torch.manual_seed(0)
         result = twin(*given.args, **given.kwargs)
         return [tensor.clone() for tensor in tensors_in(result)]
 

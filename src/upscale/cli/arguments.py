@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -69,6 +71,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ArgumentsError(f"{message}; see {self.prog} --help")
+
+
+def check_apart(files: Mapping[str, Path]) -> None:
+    """Raise if two of the files to be written are one: the later would replace the earlier."""
+    options: dict[str, str] = {}
+    for option, path in files.items():
+        first = options.setdefault(os.path.realpath(path), option)
+        if first != option:
+            raise ArgumentsError(
+                f"--{first} and --{option} name the same file, {path}; give each one of its own"
+            )
 
 
 def make_parser() -> argparse.ArgumentParser:

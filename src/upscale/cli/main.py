@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from upscale.calibration import cache_path, calibrate
-from upscale.cli.arguments import amount_of, check, example_of, make_parser, target_of
+from upscale.cli.arguments import amount_of, check, check_apart, example_of, make_parser, target_of
 from upscale.cli.outcomes import INTERRUPTED, OK, SLOWER, say_error, wants_json
 from upscale.cli.progress import Progress
 from upscale.cli.sweeping import sweep
@@ -64,6 +64,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     target = target_of(arguments, len(example))
     formats = {"onnx": to_onnx, "pt2": to_exported, "torchscript": to_torchscript}
     asked = {name: path for name in formats if (path := getattr(arguments, name)) is not None}
+    check_apart({"out": arguments.out, **asked})
     with Progress(3 + len(asked), quiet=arguments.quiet) as progress:
         progress.step(f"loading {arguments.model}")
         model = _model(arguments)

@@ -11,7 +11,7 @@ from upscale.planning.document import read_json, write_json
 from upscale.planning.gates import Gating
 from upscale.planning.sums import Sum
 
-VERSION = 1
+VERSION = 3  # 1 had no digest, and 2 was never released
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +169,17 @@ class Plan:
     source: object = field(default=None, repr=False, compare=False)
 
     def to_json(self) -> str:
-        """The plan as a document: every field but `source`."""
+        """The plan as a document: every field but `source`, sealed by a digest."""
         return write_json(self, version=VERSION, without=frozenset({"source"}))
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan that `to_json` wrote; to export it, pass an example too."""
-        plan = read_json(cls, text, version=VERSION, without=frozenset({"source"}))
-        if not all(edge.pieces for edge in (*plan.edges, *plan.joins)):
-            raise PlanError("the plan has an edge that reads nothing")
-        return plan
+        """The plan that `to_json` wrote; to export it, pass an example too.
+
+        Raises `PlanError` on a document that was changed since.
+        """
+        without = frozenset({"source"})
+        return read_json(cls, text, version=VERSION, without=without, check=_check_edges)
 
     @property
     def rounds(self) -> bool:
@@ -235,3 +236,8 @@ class Plan:
         concatenated = sum(edge.concatenated_bytes for edge in everything)
         beyond = max(0, concatenated - self.unpruned_concatenated_bytes)
         return beyond + sum(edge.copied_bytes for edge in everything)
+
+
+def _check_edges(plan: Plan) -> None:
+    if not all(edge.pieces for edge in (*plan.edges, *plan.joins)):
+        raise PlanError("the plan has an edge that reads nothing")

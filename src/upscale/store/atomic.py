@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from upscale.errors import StoreError
@@ -16,10 +17,11 @@ from upscale.errors import StoreError
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A place to write a file in, which takes the place of `path` once it is whole.
 
-    Files written beside it, such as large weights, are moved first. Raises `StoreError` where
-    nothing can be written; an interrupted write leaves `path` as it was.
+    Files written beside it, such as large weights, are moved first. A file that was there keeps
+    its permissions. Raises `StoreError` where nothing can be written; an interrupted write leaves
+    `path` as it was.
     """
-    target = Path(path).resolve()  # a link stays a link to what is replaced
+    target = _target(path)
     try:
         place = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
     except OSError as error:
@@ -29,12 +31,36 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield fresh
         for part in sorted(place.iterdir(), key=lambda part: part == fresh):
             _sync(part)
+            _permit_as(target.parent / part.name, part)
             part.replace(target.parent / part.name)
         _sync(target.parent)
     except OSError as error:
         raise StoreError(f"{target} cannot be written: {error.strerror}") from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """The file that a path leads to: a link stays a link to what is replaced."""
+    try:
+        target = Path(path).resolve()
+        there = target.stat().st_mode if target.exists() else None
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
+        # Links in a circle are an OSError or a RuntimeError, as Python's version has it.
+        raise StoreError(f"{path!s:.200} cannot be written: it leads to no file") from error
+    if there is not None and not stat.S_ISREG(there):
+        raise StoreError(f"{target} cannot be written: it is there, and no regular file")
+    return target
+
+
+def _permit_as(old: Path, new: Path) -> None:
+    """Give a new file the permissions of the one it replaces, if there is one."""
+    if not old.exists():
+        return
+    there = old.stat()
+    with suppress(OSError, AttributeError):  # the group may not be ours to give, or be no notion
+        os.chown(new, -1, there.st_gid)
+    new.chmod(stat.S_IMODE(there.st_mode))
 
 
 def _sync(path: Path) -> None:

@@ -12,40 +12,45 @@ import os
 import stat
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from upscale.errors import StoreError
 from upscale.store.atomic import replacing
+from upscale.store.bounds import check_shape, header_share
 from upscale.store.checks import Json, as_entry, as_integer, as_list, as_object
 
-# As safetensors has it; a header is read whole before anything in it can be trusted.
-LONGEST_HEADER = 100_000_000
 LENGTH = struct.Struct("<Q")
 DOCUMENT, DIGEST, METADATA = "upscale", "sha256", "__metadata__"
-# Bytes an element takes, of every kind of number that is read.
-WIDTHS = {
-    "BOOL": 1,
-    "U8": 1,
-    "I8": 1,
-    "I16": 2,
-    "U16": 2,
-    "I32": 4,
-    "U32": 4,
-    "I64": 8,
-    "U64": 8,
-    "F16": 2,
-    "BF16": 2,
-    "F32": 4,
-    "F64": 8,
-    "C64": 8,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
+LONGEST_HEADER = 100_000_000  # as safetensors has it
+# Every kind of number that is read: the bytes an element takes, and torch's own name for it.
+KINDS = {
+    "BOOL": (1, torch.bool),
+    "U8": (1, torch.uint8),
+    "I8": (1, torch.int8),
+    "I16": (2, torch.int16),
+    "U16": (2, torch.uint16),
+    "I32": (4, torch.int32),
+    "U32": (4, torch.uint32),
+    "I64": (8, torch.int64),
+    "U64": (8, torch.uint64),
+    "F16": (2, torch.float16),
+    "BF16": (2, torch.bfloat16),
+    "F32": (4, torch.float32),
+    "F64": (8, torch.float64),
+    "C64": (8, torch.complex64),
+    "F8_E4M3": (1, torch.float8_e4m3fn),
+    "F8_E5M2": (1, torch.float8_e5m2),
 }
+NOT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+# Sparse files: the unit of `st_blocks`, what is large enough to ask, how empty is too empty.
+BLOCK, LARGE, EMPTIEST = 512, 2**30, 8
 
 
 def write(path: Path, document: Json, tensors: Mapping[str, Tensor]) -> None:
@@ -72,45 +77,107 @@ def seal(text: str, entries: Json, data: bytes | memoryview) -> tuple[bytes | me
     metadata = {DOCUMENT: text, DIGEST: _digest(text, entries, data)}
     header = json.dumps({METADATA: metadata, **entries}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % LENGTH.size)
-    if len(header) > LONGEST_HEADER:
+    longest = _longest_header(LENGTH.size + len(header) + len(data))
+    if len(header) > longest:
         raise StoreError(
-            f"the plan and graph take {len(header):,} bytes; a file holds {LONGEST_HEADER:,}"
+            f"the plan and graph take {len(header):,} bytes; a file with {len(data):,} bytes of "
+            f"weights holds {longest:,}"
         )
     return LENGTH.pack(len(header)), header, data
 
 
-def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
-    """The document and tensors of a file; raises on anything that `write` has not written."""
-    content = _content(path)
-    if len(content) < LENGTH.size:
-        raise StoreError(f"{path} is no safetensors file: it has {len(content)} bytes")
-    (length,) = LENGTH.unpack_from(content)
-    if length > min(LONGEST_HEADER, len(content) - LENGTH.size):
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a file holds: its document, its tensors, and how many bytes it has."""
+
+    document: Json
+    tensors: dict[str, Tensor]
+    size: int
+
+
+def read(path: Path) -> Content:
+    """The content of a file; raises on anything that `write` has not written.
+
+    The header is checked before anything behind it is read.
+    """
+    try:
+        with _opened(path) as file:
+            return _read(file, path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A regular file; nothing else is waited for, or even opened."""
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise StoreError(f"{path} cannot be read: it is a directory")
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"{path} cannot be read: it is no regular file")
+    # Another thing may have taken its place by now: opening a pipe would wait for a writer.
+    file = os.fdopen(os.open(path, os.O_RDONLY | NOT_WAITING), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise StoreError(f"{path} cannot be read: it is no regular file")
+    return file
+
+
+def _read(file: BinaryIO, path: Path) -> Content:
+    size = os.fstat(file.fileno()).st_size
+    if size < LENGTH.size:
+        raise StoreError(f"{path} is no safetensors file: it has {size} bytes")
+    (length,) = LENGTH.unpack(file.read(LENGTH.size))
+    if length > min(_longest_header(size), size - LENGTH.size):
         raise StoreError(f"{path} is cut off, or no safetensors file")
-    view = memoryview(content)
-    header = _parsed(bytes(view[LENGTH.size : LENGTH.size + length]), path)
+    header = _parsed(file.read(length), path)
     metadata = header.pop(METADATA, None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get(DOCUMENT), str):
         raise StoreError(f"{path} was not written by upscale.save: it holds tensors alone")
-    data = view[LENGTH.size + length :]
-    _check_entries(header, len(data), path)
+    expected = size - LENGTH.size - length
+    _check_entries(header, expected, path)
+    document = _parsed(metadata[DOCUMENT].encode(errors="surrogatepass"), path)
+    _check_room(file, path)
+    data = memoryview(bytearray(expected))
+    if _filled(file, data) < expected:
+        raise StoreError(f"{path} is cut off: it became shorter while it was read")
     if metadata.get(DIGEST) != _digest(metadata[DOCUMENT], header, data):
         raise StoreError(f"{path} is damaged: its contents do not match their digest")
-    document = _parsed(metadata[DOCUMENT].encode(errors="surrogatepass"), path)
-    try:
-        return document, dict(safetensors.torch.load(content))
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise StoreError(f"{path} holds tensors that cannot be read: {error}") from error
+    return Content(document, {name: _tensor(own, data) for name, own in header.items()}, size)
 
 
-def _content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise StoreError(f"{path} is no regular file")
-            return file.read()
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+def _check_room(file: BinaryIO, path: Path) -> None:
+    """Raise on a file that is nearly all hole: it would take memory that nobody has written."""
+    found = os.fstat(file.fileno())
+    written = getattr(found, "st_blocks", found.st_size) * BLOCK
+    if found.st_size > LARGE and written < found.st_size // EMPTIEST:
+        raise StoreError(
+            f"{path} has {found.st_size:,} bytes of which {written:,} were ever written; "
+            "weights are not like that"
+        )
+
+
+def _filled(file: BinaryIO, data: memoryview) -> int:
+    """How many bytes there were, to fill memory with."""
+    filled = 0
+    while filled < len(data) and (more := file.readinto(data[filled:])):  # type: ignore[attr-defined]
+        filled += more
+    return filled
+
+
+def _tensor(entry: Json, data: memoryview) -> Tensor:
+    """One tensor out of a file's data, in memory of its own."""
+    begin, end = entry["data_offsets"]
+    _, dtype = KINDS[entry["dtype"]]
+    if begin == end:
+        return torch.empty(entry["shape"], dtype=dtype)
+    own = bytearray(data[begin:end])
+    if dtype is torch.bool and max(own) > 1:
+        raise StoreError("the file has a tensor of truth values that are neither true nor false")
+    return torch.frombuffer(own, dtype=dtype).reshape(entry["shape"])
+
+
+def _longest_header(size: int) -> int:
+    return min(LONGEST_HEADER, header_share(size))
 
 
 def _parsed(text: bytes, path: Path) -> dict[str, Any]:
@@ -129,7 +196,8 @@ def _check_entries(entries: Mapping[str, Any], size: int, path: Path) -> None:
     for name, entry in entries.items():
         given = as_object(entry, "dtype", "shape", "data_offsets")
         shape, span = _naturals(given["shape"]), _naturals(given["data_offsets"])
-        width = as_entry(WIDTHS, given["dtype"], "kind of number")
+        width, _ = as_entry(KINDS, given["dtype"], "kind of number")
+        check_shape(shape, size, f"tensor {name[:80]!r}")
         if len(span) != 2 or math.prod(shape) * width != span[1] - span[0]:
             raise StoreError(f"{path} is damaged: tensor {name[:80]!r} has another size")
         spans.append(span)

@@ -11,11 +11,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from upscale.capture import Example
 from upscale.errors import StoreError
+from upscale.store.bounds import MOST_AXES, most_example_bytes
 from upscale.store.checks import Json, as_integer, as_list, as_object
 from upscale.store.literals import json_to_literal, literal_to_json
 from upscale.store.trees import json_to_tree, tree_to_json
 
-MOST_ELEMENTS = 2**28
+LARGEST = 2**56  # elements; of these even the bytes can be counted
 
 
 def example_to_json(example: Example) -> Json:
@@ -24,8 +25,8 @@ def example_to_json(example: Example) -> Json:
     return {"packed": tree_to_json(spec), "leaves": [_leaf_to_json(leaf) for leaf in leaves]}
 
 
-def json_to_example(value: Json) -> Example:
-    """An example of the shapes in a file, on the meta device."""
+def json_to_example(value: Json, size: int) -> Example:
+    """An example of the shapes in a file of so many bytes, on the meta device."""
     entries = as_object(value, "packed", "leaves")
     spec = json_to_tree(entries["packed"])
     leaves = [_json_to_leaf(leaf) for leaf in as_list(entries["leaves"])]
@@ -34,7 +35,24 @@ def json_to_example(value: Json) -> Example:
     packed = tree_unflatten(leaves, spec)
     if not (isinstance(packed, tuple) and [type(part) for part in packed] == [tuple, dict]):
         raise StoreError("the file does not say what the model is called with")
-    return Example(*packed)
+    example = Example(*packed)
+    check_example(example, size)
+    return example
+
+
+def example_bytes(example: Example) -> int:
+    """How many bytes an example would take, if it had numbers."""
+    return sum(tensor.nbytes for tensor in example.tensors)
+
+
+def check_example(example: Example, size: int) -> None:
+    """Raise if an example is too large for a file of so many bytes."""
+    if example_bytes(example) > most_example_bytes(size):
+        raise StoreError(
+            f"the inputs that the model was captured with take {example_bytes(example):,} bytes; "
+            f"with a file of about {size:,} they may take {most_example_bytes(size):,}: capture "
+            "the model with fewer samples"
+        )
 
 
 def _leaf_to_json(leaf: Any) -> Json:
@@ -51,6 +69,6 @@ def _json_to_leaf(leaf: Json) -> Any:
     dtype = json_to_literal(entries["dtype"], {})
     if not isinstance(dtype, torch.dtype) or any(size < 0 for size in shape):
         raise StoreError("the file has an input that is no tensor")
-    if math.prod(shape) > MOST_ELEMENTS:
-        raise StoreError(f"the file has an input of more than {MOST_ELEMENTS:,} elements")
+    if len(shape) > MOST_AXES or math.prod(size for size in shape if size) >= LARGEST:
+        raise StoreError("the file has an input that is larger than any tensor")
     return torch.empty(shape, dtype=dtype, device="meta")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 
-from upscale.api import apply
-from upscale.errors import PlanError, StoreError, UpscaleError
-from upscale.layers import tensors
+from upscale.errors import PlanError, StoreError
 from upscale.ordinary import ordinary_tensors
 from upscale.planning import Plan
 from upscale.reference import hold_output
-from upscale.settling import duplicate
 from upscale.store import container
+from upscale.store.agreeing import check_made_of
+from upscale.store.bounds import check_values
 from upscale.store.checks import (
     Json,
     as_bool,
@@ -31,24 +31,49 @@ from upscale.store.examples import json_to_example
 from upscale.store.graphs import json_to_graph
 from upscale.store.modules import json_to_module
 from upscale.store.saving import VERSION
-from upscale.store.tensors import install, json_to_tensors
+from upscale.store.tensors import Held, install, json_to_tensors
+
+LEAST_NAMES = 1000
 
 
 @ordinary_tensors()
 def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> fx.GraphModule:
     """The exported model that `save` wrote, made anew without the class it was pruned from.
 
-    Given a model of that class, its own code is traced and the file's plan applied to it; the
-    weights are the file's all the same. Raises `StoreError` on any file that is not whole.
+    Given a model of that class, its own code is traced, and what the file's plan makes of it must
+    be what the file holds. Raises `StoreError` on any file that is not whole.
     """
-    document, stored = container.read(Path(path))
     try:
-        return _load(document, stored, model)
-    except RecursionError as error:
-        raise StoreError(f"{path} is nested too deeply") from error
+        content = container.read(Path(path))
+        return _load(content, model)
+    except StoreError:
+        raise
+    except Exception as error:  # whatever a file brings about, memory and depth included
+        raise StoreError(f"{path!s:.200} cannot be loaded: {error!r:.200}") from error
 
 
-def _load(document: Json, stored: dict[str, Tensor], model: nn.Module | None) -> fx.GraphModule:
+def _load(content: container.Content, model: nn.Module | None) -> fx.GraphModule:
+    entries = _entries(content.document)
+    check_values([entries["graph"], entries["example"]], content.size)
+    plan = None if entries["plan"] is None else _plan(entries["plan"])
+    held = json_to_tensors(entries["tensors"])
+    pruned = _made(entries, held)
+    install(pruned, held, content.tensors)
+    _check_targets(pruned)
+    _set_modes(pruned, entries["training"])
+    for path, channels in as_table(entries["held"]).items():
+        _hold(_submodule(pruned, path), tuple(map(as_integer, as_list(channels))))
+    if plan is None and model is not None:
+        raise StoreError("the file holds no plan to apply; load it without a model")
+    if plan is not None:
+        example = json_to_example(entries["example"], content.size)
+        pruned.meta |= {"plan": plan, "example": example}
+        if model is not None:
+            check_made_of(model, pruned, content.size)
+    return pruned
+
+
+def _entries(document: Json) -> dict[str, Json]:
     version = document.get("version")
     if version != VERSION:
         newer = isinstance(version, int) and version > VERSION
@@ -56,74 +81,67 @@ def _load(document: Json, stored: dict[str, Tensor], model: nn.Module | None) ->
             f"the file has version {str(version)[:20]} of the format, and this is a reader of "
             f"version {VERSION}" + ("; a newer upscale reads it" if newer else "")
         )
-    entries = as_object(
+    return as_object(
         document,
         *("version", "torch", "name", "graph", "modules", "training", "held", "tensors"),
         *("plan", "example"),
     )
-    plan = None if entries["plan"] is None else _plan(entries["plan"])
-    pruned = _made(entries) if model is None else _applied(entries, plan, model)
-    held = json_to_tensors(entries["tensors"])
-    if model is not None:
-        _check_shapes(pruned, {path: stored.get(own.stored) for path, own in held.items()})
-    install(pruned, held, stored)
-    _check_targets(pruned)
-    _set_modes(pruned, entries["training"])
-    if model is None:
-        for path, channels in as_table(entries["held"]).items():
-            _hold(_submodule(pruned, path), tuple(map(as_integer, as_list(channels))))
-    if plan is not None:
-        pruned.meta |= {"plan": plan, "example": json_to_example(entries["example"])}
-    return pruned
 
 
-def _made(entries: dict[str, Json]) -> fx.GraphModule:
-    """The model of the file's own graph and modules."""
+def _made(entries: dict[str, Json], held: Mapping[str, Held]) -> fx.GraphModule:
+    """The model of the file's own graph and modules, without numbers in its tensors."""
     graph = json_to_graph(entries["graph"])
+    specs = as_table(entries["modules"])
+    called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
+    if called != specs.keys():
+        odd = min(called ^ specs.keys())
+        raise StoreError(f"the file has {odd[:80]} among its layers or its nodes, and not in both")
+    counted = Counter(path.rpartition(".")[0] for path in held)
     modules: dict[str, nn.Module] = {}
-    for path, spec in as_table(entries["modules"]).items():
+    for path, spec in specs.items():
         same = isinstance(spec, dict) and "same" in spec
-        modules[path] = as_entry(modules, spec["same"], "module") if same else json_to_module(spec)
+        modules[path] = (
+            as_entry(modules, spec["same"], "module")
+            if same
+            else json_to_module(spec, counted[path])
+        )
     parts: dict[str, Any] = dict(modules)
     for node in graph.nodes:
-        if node.op == "call_module":
-            as_entry(modules, node.target, "module")
-        elif node.op == "get_attr":
-            parts[str(node.target)] = nn.Parameter(Tensor(), requires_grad=False)
+        if node.op == "get_attr":
+            parts[str(node.target)] = _attribute(modules, str(node.target))
     name = as_identifier(entries["name"], "a model")
     try:
-        return fx.GraphModule(parts, graph, name)
+        made = fx.GraphModule(parts, graph, name)
     except Exception as error:  # torch's own code puts the parts together, and checks as it pleases
-        raise StoreError(f"the file's parts do not fit together: {error}") from error
+        raise StoreError(f"the file's parts do not fit together: {error!s:.200}") from error
+    _check_finite(made, sum(map(len, parts)))
+    return made
 
 
-def _applied(entries: dict[str, Json], plan: Plan | None, model: nn.Module) -> fx.GraphModule:
-    """The model given, pruned as the file's plan says."""
-    if plan is None:
-        raise StoreError("the file holds no plan to apply; load it without a model")
-    modes = entries["training"]
-    if not isinstance(modes, dict):
-        raise StoreError("the file does not say which modules train")
-    twin = duplicate(model).train(as_bool(modes.get("")))
-    device = next((tensor.device for tensor in twin.parameters()), torch.device("cpu"))
-    example = json_to_example(entries["example"]).map(
-        lambda x: torch.zeros_like(x, device=device) if isinstance(x, Tensor) else x
-    )
-    try:
-        return apply(twin, plan, example)
-    except UpscaleError as error:
-        raise StoreError(f"the file was saved from another model: {error}") from error
-    except Exception as error:  # a plan that was tampered with may fail anywhere
-        raise StoreError(f"the file's plan does not fit the model: {error!r}") from error
+def _attribute(modules: Mapping[str, nn.Module], path: str) -> Tensor:
+    """What stands for a tensor that the graph reads by name: a layer's own, or any."""
+    parts = path.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        layer = modules.get(".".join(parts[:end]))
+        if layer is not None:
+            found: Any = layer
+            for part in parts[end:]:
+                found = getattr(found, part, None)
+            if not isinstance(found, Tensor):
+                raise StoreError(f"the file's graph reads {path}, which no such layer has")
+            return found
+    return nn.Parameter(Tensor(), requires_grad=False)
 
 
-def _check_shapes(pruned: nn.Module, given: dict[str, Tensor | None]) -> None:
-    """Raise unless the tensors of a file are those that the model given has."""
-    own = tensors(pruned)
-    for path in own.keys() | given.keys():
-        one, other = own.get(path), given.get(path)
-        if one is None or other is None or one.shape != other.shape:
-            raise StoreError(f"the file was saved from another model: {path} differs")
+def _check_finite(made: nn.Module, most: int) -> None:
+    """Raise if a module has more names within it than a file's paths have letters.
+
+    One that holds another twice, which holds a third twice, has names without end.
+    """
+    names = made.named_modules(remove_duplicate=False)
+    within = sum(1 for _ in zip(names, range(LEAST_NAMES + 10 * most + 1), strict=False))
+    if within > LEAST_NAMES + 10 * most:
+        raise StoreError("the file's modules hold each other over and over")
 
 
 def _plan(text: Json) -> Plan:

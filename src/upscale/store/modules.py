@@ -17,9 +17,11 @@ from upscale.errors import StoreError
 from upscale.quiet import unwarned
 from upscale.rewrite.constant import Constant
 from upscale.rewrite.gather import Gather, Infill
+from upscale.store.bounds import MOST_AXES
 from upscale.store.checks import Json, as_entry, as_object, as_table
 from upscale.store.literals import json_to_literal, literal_to_json
 from upscale.store.registry import LAYERS
+from upscale.store.tensors import check_fits
 
 CLASSES: Mapping[str, type[nn.Module]] = {
     **LAYERS,
@@ -32,13 +34,14 @@ CLASSES: Mapping[str, type[nn.Module]] = {
 }
 NAMES = {cls: name for name, cls in CLASSES.items()}
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+WEIGHTS_OF_A_LAYER = 2  # at least: one for what comes in, one for what was there
 # Set for every tensor a module has, or only once it runs: no part of how it was constructed.
 DERIVED = {"training", "_flat_weights", "_flat_weight_refs", "_is_hf_initialized"}
 HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks"),
+    "_load_state_dict_post_hooks",
 )
-MOST_LAYERS = 10_000
 
 
 def module_to_json(module: nn.Module) -> dict[str, Json]:
@@ -47,17 +50,21 @@ def module_to_json(module: nn.Module) -> dict[str, Json]:
     if name is None:
         raise StoreError(f"it is a {_class_name(module)}, which a file cannot hold")
     spec: dict[str, Json] = {"class": name, "arguments": _arguments_to_json(module)}
-    _check_same(module, json_to_module(spec))
+    _check_same(module, json_to_module(spec, len(module._parameters)))
     return spec
 
 
-def json_to_module(spec: Json) -> nn.Module:
-    """A module as a file specifies it, on the meta device: without numbers in its tensors."""
+def json_to_module(spec: Json, tensors: int = 0) -> nn.Module:
+    """A module as a file specifies it, on the meta device: without numbers in its tensors.
+
+    `tensors` is how many the file has for it: no more are made.
+    """
     entries = as_object(spec, "class", "arguments")
     cls = as_entry(CLASSES, entries["class"], "layer")
     arguments = _json_to_arguments(entries["arguments"])
     try:
         with torch.device("meta"), unwarned():  # of sizes that are zero, say
+            _check_sizes(cls, arguments, tensors)
             return _construct(cls, arguments)
     except StoreError:
         raise
@@ -68,9 +75,19 @@ def json_to_module(spec: Json) -> nn.Module:
 def _construct(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
     if cls is Constant:
         _made(arguments.get("probe"))
-    if cls in RECURRENT and not 0 < arguments.get("num_layers", 1) <= MOST_LAYERS:
-        raise StoreError("the file has a recurrent layer without end")
     return cls(**arguments)
+
+
+def _check_sizes(cls: type[nn.Module], arguments: dict[str, Any], tensors: int) -> None:
+    """Raise where a class would make more than a file has tensors for, or lists without end."""
+    if cls in RECURRENT:
+        ways = 2 if arguments.get("bidirectional") else 1
+        if not 0 < arguments.get("num_layers", 1) * ways * WEIGHTS_OF_A_LAYER <= tensors:
+            raise StoreError("the file has a recurrent layer without the weights for it")
+    if issubclass(cls, (Gather, Constant)):
+        given = (arguments.get(name, 0) for name in ("axis", "axes"))
+        if not all(-MOST_AXES <= axis <= MOST_AXES for axis in given):
+            raise StoreError(f"the file has a {cls.__name__} along an axis that no tensor has")
 
 
 def _made(module: object) -> nn.Module:
@@ -134,8 +151,8 @@ def _check_same(module: nn.Module, made: nn.Module) -> None:
         twin = twins.pop(path, None)
         if type(own) is not type(twin):
             raise StoreError(f"{where}it holds a {_class_name(own)}, which a file cannot hold")
-        if _hooks(own) != _hooks(twin):
-            raise StoreError(f"{where}it has hooks, which a file cannot hold: remove them")
+        check_hooks(own, where)
+        _check_tensors(own, twin)
         for name in sorted(_plain(own).keys() | _plain(twin).keys()):
             one, other = _plain(own).get(name), _plain(twin).get(name)
             if repr(one) != repr(other):
@@ -146,10 +163,25 @@ def _check_same(module: nn.Module, made: nn.Module) -> None:
         raise StoreError(f"it lacks what a {_class_name(module)} has: {', '.join(twins)}")
 
 
-def _hooks(module: nn.Module) -> int:
-    """How many hooks a module has; those that mask outputs are said otherwise."""
-    found = (hook for name in HOOKS for hook in getattr(module, name).values())
-    return sum(not getattr(hook, "only_masks", False) for hook in found)
+def _check_tensors(module: nn.Module, made: nn.Module) -> None:
+    """Raise unless a module has the tensors that it would have if made anew."""
+    for table in (module._parameters, module._buffers):
+        for name, tensor in table.items():
+            if tensor is not None:
+                check_fits(made, name, tensor)
+
+
+def check_hooks(module: nn.Module, where: str) -> None:
+    """Raise if a module, or a tensor of it, has hooks: a file would lose them.
+
+    Hooks that mask outputs are no loss: the file says them in its own way.
+    """
+    found = [hook for name in HOOKS for hook in getattr(module, name).values()]
+    for tensor in (*module._parameters.values(), *module._buffers.values()):
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            found += (getattr(tensor, name, None) or {}).values()
+    if not all(getattr(hook, "only_masks", False) for hook in found):
+        raise StoreError(f"{where}it has hooks, which a file cannot hold: remove them")
 
 
 def _plain(module: nn.Module) -> dict[str, object]:

@@ -13,10 +13,11 @@ from upscale.errors import StoreError
 from upscale.planning import Plan
 from upscale.reference import held_channels
 from upscale.store import container
+from upscale.store.bounds import check_values
 from upscale.store.checks import Json, as_identifier, as_path
-from upscale.store.examples import example_to_json
+from upscale.store.examples import check_example, example_to_json
 from upscale.store.graphs import graph_to_json
-from upscale.store.modules import module_to_json
+from upscale.store.modules import check_hooks, module_to_json
 from upscale.store.tensors import held_tensors, tensors_to_json
 
 VERSION = 1
@@ -31,25 +32,31 @@ def save(pruned: fx.GraphModule, path: str | os.PathLike[str]) -> None:
         raise StoreError(
             f"save takes what upscale.export or upscale.prune returns, not {type(pruned).__name__}"
         )
+    for name, module in pruned.named_modules():
+        check_hooks(
+            module, f"{f'module {name}' if name else 'the export itself'} cannot be saved: "
+        )
     held, tensors = held_tensors(pruned)
     for name in held:
         as_path(name)
+    size = sum(tensor.nbytes for tensor in tensors.values())  # of the file: it has more
     document = {
         "version": VERSION,
         "torch": torch.__version__,
         "name": as_identifier(type(pruned).__name__, "a model"),
         "graph": graph_to_json(pruned.graph),
-        "modules": _modules_to_json(pruned),
+        "modules": modules_to_json(pruned),
         "training": {name: own.training for name, own in pruned.named_modules()},
-        "held": _masks_to_json(pruned),
+        "held": masks_to_json(pruned),
         "tensors": tensors_to_json(held),
-        **_origin_to_json(pruned),
+        **_origin_to_json(pruned, size),
     }
+    check_values([document["graph"], document["example"]], size)
     _check_attributes(pruned, set(held))
     container.write(Path(path), document, tensors)
 
 
-def _modules_to_json(pruned: fx.GraphModule) -> dict[str, Json]:
+def modules_to_json(pruned: fx.GraphModule) -> dict[str, Json]:
     """The layers that the graph calls, by path; one that is called by two is told once."""
     specs: dict[str, Json] = {}
     first: dict[int, str] = {}
@@ -78,7 +85,8 @@ def _check_rest(pruned: fx.GraphModule, specs: dict[str, Json]) -> None:
             )
 
 
-def _masks_to_json(pruned: nn.Module) -> dict[str, list[int]]:
+def masks_to_json(pruned: nn.Module) -> dict[str, list[int]]:
+    """The output channels that are made zero at run time, by the module after which they are."""
     masks = {name: held_channels(module) for name, module in pruned.named_modules()}
     return {name: list(channels) for name, channels in masks.items() if channels}
 
@@ -92,9 +100,11 @@ def _check_attributes(pruned: fx.GraphModule, tensors: set[str]) -> None:
             )
 
 
-def _origin_to_json(pruned: fx.GraphModule) -> dict[str, Json]:
+def _origin_to_json(pruned: fx.GraphModule, size: int) -> dict[str, Json]:
     """The plan that the model was exported with, and the inputs it was captured with."""
     plan: Any = pruned.meta.get("plan")
     if not isinstance(plan, Plan):
         return {"plan": None, "example": None}
-    return {"plan": plan.to_json(), "example": example_to_json(pruned.meta["example"])}
+    example = pruned.meta["example"]
+    check_example(example, size)
+    return {"plan": plan.to_json(), "example": example_to_json(example)}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from upscale.errors import StoreError
 from upscale.layers import tensors
+from upscale.rewrite.constant import Constant
+from upscale.rewrite.gather import Gather
 from upscale.store.checks import Json, as_bool, as_entry, as_object, as_table
 
 FORMATS = {
@@ -87,14 +89,16 @@ def json_to_tensors(table: Json) -> dict[str, Held]:
 
 
 def install(module: nn.Module, held: dict[str, Held], stored: dict[str, Tensor]) -> None:
-    """Give a module the tensors of a file, in place of those it has."""
+    """Give a module the tensors of a file, in place of those it has, which say what must fit."""
     made: dict[tuple[str, str], Tensor] = {}
     for path, own in held.items():
         prefix, _, name = path.rpartition(".")
         owner = _owner(module, prefix)
         key = (own.stored, own.role)
+        tensor = as_entry(stored, own.stored, "tensor")
+        check_fits(owner, name, tensor)
         if key not in made:
-            made[key] = _made(as_entry(stored, own.stored, "tensor"), own, path)
+            made[key] = _made(tensor, own, path)
         if name not in owner._parameters and name not in owner._buffers and hasattr(owner, name):
             raise StoreError(f"the file has a tensor {path} where no tensor can be")
         owner._parameters.pop(name, None)
@@ -106,6 +110,45 @@ def install(module: nn.Module, held: dict[str, Held], stored: dict[str, Tensor])
     missing = tensors(module).keys() - held.keys()
     if missing:
         raise StoreError(f"the file lacks tensors: {', '.join(sorted(missing)[:5])}")
+    _check_recurrent(module)
+
+
+def check_fits(owner: nn.Module, name: str, tensor: Tensor) -> None:
+    """Raise unless a tensor is one that a layer made anew has under a name.
+
+    Some of torch's layers trust their weights to have the shapes they were made with, and read
+    beyond shorter ones.
+    """
+    if type(owner) is nn.Module or isinstance(owner, fx.GraphModule):
+        return  # what is read by name alone meets operations that look at shapes themselves
+    expected: Tensor | None = owner._parameters.get(name)
+    expected = owner._buffers.get(name) if expected is None else expected
+    if isinstance(owner, (Constant, Gather)):
+        # Which channels a gather copies, and what a constant's layer has kept, is the file's say.
+        ranks = {"indices": tensor.ndim == 1, "bias": tensor.ndim == 1, "weight": True}
+        fits = ranks.get(name, False) and (name == "indices") == (tensor.dtype == torch.long)
+    elif expected is None or tensor.shape != expected.shape:
+        fits = False
+    elif expected.is_floating_point():
+        fits = tensor.is_floating_point()
+    else:
+        fits = tensor.dtype == expected.dtype
+    if not fits:
+        like = "" if expected is None else f", but {tuple(expected.shape)} of {expected.dtype}"
+        raise StoreError(
+            f"a {type(owner).__name__} like this has no {name} of shape {tuple(tensor.shape)} of "
+            f"{tensor.dtype}{like}"
+        )
+
+
+def _check_recurrent(module: nn.Module) -> None:
+    """Raise unless every recurrent layer has the weights it runs with, all of one dtype."""
+    for path, own in module.named_modules():
+        if isinstance(own, nn.RNNBase):
+            held = [own._parameters.get(name) for name in own._flat_weights_names]
+            apart = any(one is not two for one, two in zip(held, own._flat_weights, strict=True))
+            if apart or len({tensor.dtype for tensor in held if tensor is not None}) != 1:
+                raise StoreError(f"the file's weights of {path} are not those of one layer")
 
 
 def _owner(module: nn.Module, prefix: str) -> nn.Module:

@@ -1,0 +1,1 @@
+"""Parts of the fuzzer: what it mutates, how, and what it watches."""
