@@ -12,6 +12,8 @@ import torch
 from torch import fx
 
 HERE = PurePath(__file__).parent
+# Stands between a model and torch while it is run here.
+BETWEEN = HERE.parent / "draws.py"
 aten = torch.ops.aten
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, torch.reshape)
 SIZES = ("size", "shape")
@@ -82,7 +84,8 @@ def running_line(caller: CodeType) -> str:
 
 @cache
 def _is_model_code(path: str) -> bool:
-    return "torch" not in PurePath(path).parts and PurePath(path).parent != HERE
+    file = PurePath(path)
+    return "torch" not in file.parts and file.parent != HERE and file != BETWEEN
 
 
 def _asked(node: fx.Node) -> object:
