@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ def count(model: nn.Module, example: Any, plan: Plan) -> Counted:
     captured = plan.source
     assert isinstance(captured, Captured)
     counted = Counted()
-    original = _run(_with_extras(model, captured), captured.graph, example)
+    original = _run(_with_extras(copy.deepcopy(model), captured), captured.graph, example)
     # What a module repeats within itself, such as a normalisation its weight, is not channels.
     counted.unpruned_concatenated = sum(
         original.bytes_of(node, "cat", "constant_pad_nd", "repeat")

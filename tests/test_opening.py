@@ -174,8 +174,8 @@ def test_a_size_that_python_needs_as_a_number_is_held_to() -> None:
     model = calls(at_one_height, weighted=True)
     assert at_one_height not in targets(model, image(1, 12))
     assert error(model, image(1, 12), image(3, 12), torch.randn(1, 3, 12, 20)) <= TOLERANCE
-    with pytest.raises(AssertionError, match="at_one_height"):
-        error(model, image(1, 12), image(1, 16))
+    with pytest.raises(upscale.SizeError, match="at_one_height"):
+        exported(model, image(1, 12))(image(1, 16))
 
 
 def test_opening_touches_neither_the_model_nor_the_random_state() -> None:
