@@ -62,13 +62,45 @@ def turn() -> Iterator[None]:
 
 
 class _Here:
-    """True in the thread that made it, false in every other."""
+    """True in the thread that made it, false in every other.
+
+    It stands where torch has `True` or `False`, and what asks torch computes with it as with these.
+
+    >>> here, false = _Here(), False
+    >>> false |= here
+    >>> false, here & False, here == True, not here
+    (True, False, True, False)
+    """
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
 
     def __bool__(self) -> bool:
         return threading.get_ident() == self._thread
+
+    def __int__(self) -> int:
+        return int(bool(self))
+
+    __index__ = __int__
+
+    def __or__(self, other: Any) -> Any:
+        return bool(self) | other
+
+    def __and__(self, other: Any) -> Any:
+        return bool(self) & other
+
+    def __xor__(self, other: Any) -> Any:
+        return bool(self) ^ other
+
+    __ror__, __rand__, __rxor__ = __or__, __and__, __xor__
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self) == other
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
 
 
 def _only(here: _Here, new: Callable[..., Any], old: Callable[..., Any]) -> Callable[..., Any]:
