@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 import upscale
 from tests.masks import calm, random_selection
-from upscale.capture import Example
-from upscale.verify import TOLERANCE, compare
+from tests.oracle import relative_error
+from upscale.verify import TOLERANCE
 from upscale.zoo import torchvision_model
 
 MODELS = """
@@ -86,7 +86,7 @@ def assert_export_is_exact(
     plan = upscale.plan(model, images(*EXAMPLE), selection, order=order)
     exported = upscale.export(model, plan)
     for shape in shapes:
-        error = compare(exported, masked, Example.of(images(*shape))).relative_error
+        error = relative_error(exported, masked, images(*shape))
         assert error <= TOLERANCE, f"order {order}, input {shape}: {error}\n{plan}"
 
 

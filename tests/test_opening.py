@@ -15,8 +15,9 @@ import upscale
 from tests import nets
 from tests.masks import calm, random_selection
 from tests.nets import NETS, ComputedBias, FusedAttention, WrappedSplit, WrappedWindows, image
+from tests.oracle import relative_error
 from upscale.capture import Example, capture
-from upscale.verify import TOLERANCE, compare
+from upscale.verify import TOLERANCE
 
 FUSED = [name for name, (make, _) in NETS.items() if issubclass(make, FusedAttention)]
 
@@ -35,7 +36,7 @@ def error(model: nn.Module, example: Tensor, *others: Tensor) -> float:
     selection = random_selection(model, 0.5, seed=1, empty=False)
     pruned = upscale.export(model, upscale.plan(model, example, selection))
     masked = upscale.mask(model, selection)
-    return max(compare(pruned, masked, Example.of(x)).relative_error for x in others)
+    return max(relative_error(pruned, masked, x) for x in others)
 
 
 def calls(function: Callable[..., Tensor], *, weighted: bool) -> nn.Module:

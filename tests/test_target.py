@@ -14,13 +14,13 @@ from torch import Tensor, nn
 import upscale
 from tests.masks import calm, random_selection
 from tests.nets import NETS, TRACED
+from tests.oracle import relative_error
 from upscale import calibration
 from upscale.calibration import cache_path, calibrate, costs_of
 from upscale.capture import Example
 from upscale.layers import layers
 from upscale.rewrite.gather import Gather
 from upscale.target import BUILT_IN, CopyCosts, Costs, Target
-from upscale.verify import compare
 
 # Whatever avoids a copy, or a width that is no multiple of eight, pays at these prices.
 DEAR = CopyCosts(gather_byte=1e6, run_byte=1e6, run_row=1e6, slice_byte=0.0, join_byte=1e6)
@@ -63,12 +63,12 @@ def at(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("upscale.api.costs_of", lambda target: costs)
 
 
-def relative_error(model: nn.Module, example: Tensor, **options: Any) -> float:
+def error_of(model: nn.Module, example: Tensor, **options: Any) -> float:
     """How far an export of random masks is from the masked model."""
     selection = random_selection(model, 0.4, seed=1, empty=False)
     exported = upscale.export(model, upscale.plan(model, example, selection, **options))
     masked = upscale.mask(model, selection)
-    return compare(exported, masked, Example.of(example)).relative_error
+    return relative_error(exported, masked, example)
 
 
 def runs(model: nn.Module, example: Example) -> bool:
@@ -109,7 +109,7 @@ def test_plans_at_any_prices_are_exact(
         exported, masked = upscale.export(model, plan), upscale.mask(model, selection)
         for batch, size in ((1, 12), (3, 16)):
             given = Example.of(example(batch, size)).map(laid_out)
-            error = compare(exported, masked, given).relative_error
+            error = relative_error(exported, masked, given)
             assert error <= 1e-10, f"seed {seed}, batch {batch}, size {size}: {error}\n{plan}"
 
 
@@ -158,7 +158,7 @@ def test_tensors_are_joined_whole_where_that_is_faster_than_slices(
     exported = upscale.export(model, upscale.plan(model, example, selection))
     assert [layers(exported)[name].in_channels for name in kept] == [read, read]
     masked = upscale.mask(model, selection)
-    assert compare(exported, masked, Example.of(example)).relative_error <= 1e-10
+    assert relative_error(exported, masked, example) <= 1e-10
 
 
 def test_a_widened_layer_has_zero_weights_for_what_it_does_not_keep(
@@ -204,7 +204,7 @@ def test_channels_that_lie_side_by_side_are_gathered_as_rows() -> None:
         plan = upscale.plan(model, given, selection, widen=False)
         exported = upscale.export(model, plan)
         assert {m.rows for m in exported.modules() if isinstance(m, Gather)} == {rows}
-        assert relative_error(model, given, widen=False) <= 1e-10
+        assert error_of(model, given, widen=False) <= 1e-10
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")

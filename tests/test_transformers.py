@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import upscale
 from tests.masks import calm, random_selection
-from upscale.capture import Example
-from upscale.verify import TOLERANCE, compare
+from tests.oracle import relative_error
+from upscale.verify import TOLERANCE
 from upscale.zoo import torchvision_model
 
 # The second size decides as the first does: no stage comes to have more windows than one.
@@ -38,7 +38,7 @@ def test_an_export_equals_the_masked_model(name: str, share: float) -> None:
         one, other = masked(images(2, size))
     assert (one - other).abs().max() > 0.01 * one.abs().max(), "constants are always equal"
     for given in (images(1, size), images(3, size), images(2, another)):
-        assert compare(exported, masked, Example.of(given)).relative_error <= TOLERANCE
+        assert relative_error(exported, masked, given) <= TOLERANCE
 
 
 @every_model

@@ -29,10 +29,11 @@ from scripts.zoo.trial import (
     random_selections,
     swap_rows,
 )
+from tests.oracle import relative_error
 from upscale.capture import Example
 from upscale.layers import layers, weight_of
 from upscale.prunable import weights_of
-from upscale.verify import TOLERANCE, compare
+from upscale.verify import TOLERANCE
 from upscale.zoo import DigitsNet
 
 CASE = Case(0.5)
@@ -86,7 +87,7 @@ def seen_if_swapped(
     """Whether each swap of a layer's first row is seen; it may meet another that is zero too."""
     for other in range(1, len(weight_of(layer))):
         swap_rows(layer, 0, other)
-        seen = compare(exported, masked, example).relative_error >= LEAST_SEEN
+        seen = relative_error(exported, masked, example) >= LEAST_SEEN
         swap_rows(layer, 0, other)
         yield seen
 
@@ -99,11 +100,11 @@ def test_two_channels_swapped_in_any_layer_of_an_export_are_seen(sides: tuple[st
     exported = upscale.export(model, plan)
     masked = upscale.mask(model, selections)
     example = Example.of(inputs)
-    assert compare(exported, masked, example).relative_error <= TOLERANCE
+    assert relative_error(exported, masked, example) <= TOLERANCE
     for name, layer in layers(exported).items():
         if len(weight_of(layer)) > 1:
             assert any(seen_if_swapped(layer, exported, masked, example)), name
-    assert compare(exported, masked, example).relative_error <= TOLERANCE
+    assert relative_error(exported, masked, example) <= TOLERANCE
 
 
 def test_a_lively_models_output_moves_with_its_input_and_not_with_rounding() -> None:
