@@ -16,8 +16,13 @@ UNTOUCHED = ("__torch_function__", "__torch_dispatch__")
 
 
 def checked(model: nn.Module) -> nn.Module:
-    """The model given, or an ordinary copy of it; raises, and says what to do, if nothing here
-    could prune it."""
+    """The model given, or an ordinary copy of one that was made under inference mode; raises, and
+    says what to do, if nothing here could prune it."""
+    return ordinary_model(accepted(model))
+
+
+def accepted(model: nn.Module) -> nn.Module:
+    """The very model given; raises, and says what to do, if nothing here could prune it."""
     if not isinstance(model, nn.Module):
         raise CaptureError(_no_module(model))
     for name, module in model.named_modules():
@@ -40,7 +45,7 @@ def checked(model: nn.Module) -> nn.Module:
                     else "prune the model it was quantised from, then quantise the export"
                 )
             )
-    return ordinary_model(model)
+    return model
 
 
 def with_numbers(model: nn.Module) -> nn.Module:

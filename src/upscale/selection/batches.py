@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from upscale.accepting import checked, with_numbers
+from upscale.accepting import accepted, with_numbers
 from upscale.errors import ExampleError, SelectionError, UpscaleError
 from upscale.layers import layers, weight_of
 from upscale.ordinary import is_ordinary, ordinary
@@ -134,7 +134,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any], inputs: int = 1) -> nn
     """
     norms = [
         module
-        for module in with_numbers(checked(model)).modules()
+        for module in with_numbers(accepted(model)).modules()
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
     ]
     found = list(batches_of(batches, inputs))
