@@ -4,7 +4,6 @@ what verifies exports."""
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from upscale.capture import Example
+from upscale.quiet import unwarned
 
 
 def relative_error(exported: nn.Module, masked: nn.Module, example: Any) -> float:
@@ -23,9 +23,8 @@ def relative_error(exported: nn.Module, masked: nn.Module, example: Any) -> floa
 
 
 def _outputs(model: nn.Module, example: Example) -> list[Tensor]:
-    with warnings.catch_warnings():
-        # Copying a graph module that takes nested inputs makes torch warn of its own code.
-        warnings.simplefilter("ignore", FutureWarning)
+    # Copying a graph module that takes nested inputs makes torch warn of its own code.
+    with unwarned(FutureWarning):
         wide = copy.deepcopy(model).double()
     for module in wide.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
