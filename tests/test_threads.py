@@ -148,22 +148,6 @@ def test_a_trace_of_ones_own_beside_a_prune_is_what_it_is_alone() -> None:
     assert nn.Module.__call__ is called
 
 
-def test_a_compiled_model_is_not_told_of_a_trace_in_another_thread() -> None:
-    compiled = torch.compile(nn.Linear(3, 3), backend="eager")
-    x = torch.ones(1, 3)
-    expected = compiled(x)
-
-    class Waiting(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            assert fx._symbolic_trace.is_fx_symbolic_tracing()
-            found.append(at_once(lambda: compiled(given))[0])
-            return x + 1
-
-    given, found = x.clone(), []
-    fx.symbolic_trace(Waiting())
-    assert torch.equal(found[0], expected)
-
-
 def test_an_export_puts_nothing_into_the_model_itself() -> None:
     seen = []
 
