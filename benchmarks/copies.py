@@ -29,8 +29,8 @@ from torch import Tensor, fx, nn
 import upscale
 from upscale.capture import Captured
 from upscale.channels import positions, runs
-from upscale.layers import columns, layers
 from upscale.planning import Edge, Plan
+from upscale.subject.layers import columns, layers
 from upscale.zoo import torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -26,11 +26,11 @@ from torch.nn import functional as F
 
 import upscale
 from upscale.api import Way, plan_for, target_like
-from upscale.bench.zero_copy import wrong_numbers_zero_copy
 from upscale.capture import Example, capture
+from upscale.lab.zero_copy import wrong_numbers_zero_copy
 from upscale.planning import Edge, Plan, Pricing
-from upscale.target import BUILT_IN, Costs
-from upscale.timing import race
+from upscale.targets.racing import race
+from upscale.targets.target import BUILT_IN, Costs
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("densenet121", "resnet50", "mobilenet_v2")

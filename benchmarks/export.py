@@ -22,7 +22,7 @@ from torch import nn
 
 import upscale
 from upscale.capture import Example, capture
-from upscale.layers import columns, layers
+from upscale.subject.layers import columns, layers
 from upscale.zoo import torchvision_model
 
 MODELS = (

@@ -32,8 +32,8 @@ from export import random_selection
 from torch import Tensor, nn
 
 import upscale
-from upscale.bench.zero_copy import wrong_numbers_zero_copy
-from upscale.timing import race, scripted
+from upscale.lab.zero_copy import wrong_numbers_zero_copy
+from upscale.targets.racing import race, scripted
 from upscale.zoo import torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent

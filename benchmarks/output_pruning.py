@@ -5,7 +5,7 @@ random; layers whose channels the caller reads drop nothing. Measured are how ma
 leave, the bytes copied, and the time of one call beside two others: the baseline that fills in
 zeros before every sum (`order="none", sums="infill"`), and the zero-copy reference, which costs
 what the same export would if no read copied, and computes WRONG NUMBERS
-(`upscale.bench.zero_copy`).
+(`upscale.lab.zero_copy`).
 
 All exports of a row are traced, frozen and called in turns, on one core; columns are medians.
 BatchNorms are calibrated on noise first, and denormal numbers flushed to zero: they would slow
@@ -28,11 +28,11 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from upscale.bench.zero_copy import wrong_numbers_zero_copy
-from upscale.layers import column_axis, layers, weight_of
+from upscale.lab.zero_copy import wrong_numbers_zero_copy
 from upscale.planning import Plan
 from upscale.selection.importance import Random
-from upscale.timing import race, scripted
+from upscale.subject.layers import column_axis, layers, weight_of
+from upscale.targets.racing import race, scripted
 from upscale.zoo import torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent

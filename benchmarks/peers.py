@@ -62,7 +62,7 @@ Row = dict[str, Any]
 def export_ours(model: Any, example: Any, dropped: Masks) -> Any:
     """This project."""
     import upscale
-    from upscale.layers import columns
+    from upscale.subject.layers import columns
 
     kept = {
         name: sorted(set(range(columns(model.get_submodule(name)))).difference(indices))
@@ -176,7 +176,7 @@ def race_files(name: str, directory: Path, runs: int) -> Row:
     """What the saved models of one name take, each against the unpruned one in one loop."""
     import torch
 
-    from upscale.timing import race
+    from upscale.targets.racing import race
 
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)

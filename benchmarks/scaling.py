@@ -28,7 +28,7 @@ from torch import nn
 
 import upscale
 from upscale.capture import Captured
-from upscale.layers import layers
+from upscale.subject.layers import layers
 from upscale.zoo import torchvision_model
 
 FAMILIES = {

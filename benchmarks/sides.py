@@ -25,7 +25,7 @@ from cifar import trained
 from latency import FORMATS, frozen, mean
 
 import upscale
-from upscale.timing import race
+from upscale.targets.racing import race
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "benchmarks" / "results" / "sides.json"

@@ -14,9 +14,9 @@ import numpy as np
 
 from paper import cifar
 from upscale.cli.progress import Progress
+from upscale.lab.sweep.pace import Pace
+from upscale.lab.sweep.running import PLACES
 from upscale.sweep import Cell, Grid, Record, read_records, run
-from upscale.sweep.pace import Pace
-from upscale.sweep.running import PLACES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAPER_HARDWARE = "paper, V100"

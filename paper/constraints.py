@@ -36,7 +36,7 @@ from paper.nets import images_of, nets
 from paper.single_branch import single_branch_layers
 from paper.tradeoff import parts
 from paper.train_subjects import top1
-from upscale.pruning import race_models
+from upscale.pruning.prune import race_models
 from upscale.sweep import Cell, Grid, Metric, Trial
 
 MODELS = ("resnet56", "densenet")

@@ -35,7 +35,7 @@ from paper.common import (
 )
 from paper.drawing import COLOURS, OTHER, OURS, Line, Panel, draw
 from paper.nets import images_of, nets
-from upscale.sources import find_model
+from upscale.lab.sources import find_model
 from upscale.sweep import Grid
 
 AMOUNTS = (0.01, 0.05, 0.10, 0.20, 0.30)

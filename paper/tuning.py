@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
 
-from upscale.sources import SourceError, imported
+from upscale.lab.sources import SourceError, imported
 from upscale.sweep import Cell, Metric, Trial
 from upscale.tuning import Epoch, Recipe, tune
 

@@ -12,6 +12,6 @@ from unittest import mock
 def whatever_it_costs() -> Iterator[None]:
     """Of two drafts of a plan the later is taken, cheaper or not: all of them must be exact."""
     with mock.patch.multiple(
-        "upscale.planning.making", WORTH_IT=-math.inf, WORTH_PLANNING=-math.inf
+        "upscale.planning.search", WORTH_IT=-math.inf, WORTH_PLANNING=-math.inf
     ):
         yield

@@ -7,7 +7,7 @@ import random
 from torch import nn
 
 import upscale
-from upscale.layers import column_axis, columns, layers, weight_of
+from upscale.subject.layers import column_axis, columns, layers, weight_of
 
 
 def calm(model: nn.Module) -> nn.Module:

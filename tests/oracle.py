@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from upscale.capture import Example
-from upscale.quiet import unwarned
+from upscale.tools.quiet import unwarned
 
 
 def relative_error(exported: nn.Module, masked: nn.Module, example: Any) -> float:

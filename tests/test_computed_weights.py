@@ -27,9 +27,9 @@ from torch.nn.utils import (
 import upscale
 from tests.masks import calm, random_selection
 from upscale import Selection
-from upscale.layers import column_axis, columns, layers
-from upscale.settling import settled
 from upscale.store.modules import json_to_module
+from upscale.subject.layers import column_axis, columns, layers
+from upscale.subject.settling import settled
 
 TOLERANCE = 1e-10
 

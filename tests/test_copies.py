@@ -21,9 +21,9 @@ import upscale
 from tests.masks import calm, random_selection
 from tests.nets import NETS, TRACED
 from upscale.capture import Captured, Example
-from upscale.layers import columns, computes_weight, layers
 from upscale.ordering import Ordering, check, solve
 from upscale.planning import Plan, families, making
+from upscale.subject.layers import columns, computes_weight, layers
 
 ORDERS = ("none", "mrap", "optimal")
 JOINING = (torch.cat, torch.concat, torch.concatenate, F.pad, "repeat", "tile")

@@ -14,8 +14,8 @@ import torch
 
 import upscale
 from upscale.cli.arguments import make_parser
+from upscale.lab.sweep.cells import SETTINGS
 from upscale.sweep import read_grid
-from upscale.sweep.cells import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -21,7 +21,7 @@ from tests.store.files import outputs
 from tests.test_output_pruning import exported_exactly
 from upscale import Selection
 from upscale.capture import Example
-from upscale.fusing import fuse
+from upscale.pruning.fuse import fuse
 from upscale.report import picture
 from upscale.verify import compare
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
-from upscale import matching
 from upscale.capture import Captured, Example, capture, configuration
+from upscale.rewrite import matching
 from upscale.verify import compare
 
 KEPT = upscale.Selection(kept={"b": [0, 2, 5]})

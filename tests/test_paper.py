@@ -18,9 +18,9 @@ from torch import Tensor, fx, nn
 import upscale
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
-from upscale.flow.domain import ChannelFlow, Line
+from upscale.flow.liveness import Segment, find_segments
+from upscale.flow.relations import ChannelFlow, Line
 from upscale.planning import Edge, Plan
-from upscale.segments import Segment, find_segments
 from upscale.verify import compare
 
 # The paper's own search, and ours, which never copies more.

@@ -31,8 +31,8 @@ from paper import (
 from paper.cifar import Shaken
 from paper.common import NEARLY_ALL, STEPS, ahead, chosen, paper_number, table
 from paper.train_subjects import train
+from upscale.lab.sweep.metrics import metric_of
 from upscale.sweep import Cell, Trial
-from upscale.sweep.metrics import metric_of
 
 RACE: dict[str, Any] = {
     f"{name}_{what}": value

@@ -13,8 +13,8 @@ import upscale
 from tests.masks import calm, random_selection
 from tests.nets import NETS, TRACED
 from upscale.capture import Example
-from upscale.planning.document import DIGEST, VERSION, digest_of
-from upscale.settling import settled
+from upscale.planning.json import DIGEST, VERSION, digest_of
+from upscale.subject.settling import settled
 from upscale.verify import TOLERANCE, compare
 
 

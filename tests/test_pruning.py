@@ -16,10 +16,10 @@ from torch import nn
 import upscale
 from tests.masks import calm
 from tests.nets import NETS, TRACED
-from upscale import pruning
 from upscale.capture import Example
-from upscale.fusing import fuse
-from upscale.timing import Measurement, peak_bytes, race, scripted
+from upscale.pruning import prune as pruning
+from upscale.pruning.fuse import fuse
+from upscale.targets.racing import Measurement, peak_bytes, race, scripted
 from upscale.verify import compare
 
 

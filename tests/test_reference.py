@@ -28,7 +28,7 @@ from tests.nets import (
 )
 from upscale import Selection
 from upscale.capture import Example
-from upscale.layers import column_axis, columns
+from upscale.subject.layers import column_axis, columns
 from upscale.verify import compare
 
 KEPT = Selection(kept={"blocks.0.0": [1, 4, 9], "blocks.2.3": [], "head": range(0, 16, 3)})

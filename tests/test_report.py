@@ -15,9 +15,9 @@ from torch import Tensor, nn
 import upscale
 from tests.masks import calm, random_selection
 from tests.nets import NETS
+from upscale.lab.report.drawing import MOST_READERS, WIDTH
 from upscale.planning import Plan
 from upscale.report import Read, Reader, Rows, draw, find_rows, picture
-from upscale.report.drawing import MOST_READERS, WIDTH
 from upscale.zoo import digits
 
 SVG = "{http://www.w3.org/2000/svg}"

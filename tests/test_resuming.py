@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 import upscale
+from upscale.lab.tuning.identity import conditions, differences, state
 from upscale.tuning import Epoch, Recipe, TuningError, tune
-from upscale.tuning.identity import conditions, differences, state
 
 pytestmark = [
     pytest.mark.skipif(

@@ -15,12 +15,12 @@ import upscale
 from tests.masks import calm, random_selection
 from tests.nets import NETS, TRACED
 from tests.oracle import relative_error
-from upscale import calibration
-from upscale.calibration import cache_path, calibrate, costs_of
 from upscale.capture import Example
-from upscale.layers import layers
 from upscale.rewrite.gather import Gather
-from upscale.target import BUILT_IN, CopyCosts, Costs, Target
+from upscale.subject.layers import layers
+from upscale.targets import calibration
+from upscale.targets.calibration import cache_path, calibrate, costs_of
+from upscale.targets.target import BUILT_IN, CopyCosts, Costs, Target
 
 # Whatever avoids a copy, or a width that is no multiple of eight, pays at these prices.
 DEAR = CopyCosts(gather_byte=1e6, run_byte=1e6, run_row=1e6, slice_byte=0.0, join_byte=1e6)

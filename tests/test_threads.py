@@ -24,10 +24,10 @@ from tests.masks import calm, random_selection
 from tests.nets import NETS
 from upscale.capture import Example, turn
 from upscale.capture.tracing import trace_by_export
-from upscale.collecting import collector_paused
-from upscale.draws import OwnDraws
-from upscale.quiet import unwarned
-from upscale.timing import computing_on
+from upscale.targets.racing import computing_on
+from upscale.tools.collector import collector_paused
+from upscale.tools.draws import OwnDraws
+from upscale.tools.quiet import unwarned
 
 
 class Deciding(nn.Module):

@@ -31,8 +31,8 @@ from scripts.zoo.trial import (
 )
 from tests.oracle import relative_error
 from upscale.capture import Example
-from upscale.layers import layers, weight_of
-from upscale.prunable import weights_of
+from upscale.pruning.prunable import weights_of
+from upscale.subject.layers import layers, weight_of
 from upscale.verify import TOLERANCE
 from upscale.zoo import DigitsNet
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from upscale.layers import column_axis, columns, weight_of
+from upscale.subject.layers import column_axis, columns, weight_of
 
 ROUNDING = 1e-15
 NUDGE = 1e-3

@@ -17,9 +17,9 @@ import upscale
 from scripts.zoo.lively import Liveliness, Shape, make_lively, tell_channels_apart
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
-from upscale.flow.domain import ChannelFlow
-from upscale.layers import column_axis, layers, weight_names, weight_of
-from upscale.prunable import attends, frozen_shares, prunable_share, weights_of
+from upscale.flow.relations import ChannelFlow
+from upscale.pruning.prunable import attends, frozen_shares, prunable_share, weights_of
+from upscale.subject.layers import column_axis, layers, weight_names, weight_of
 from upscale.verify import TOLERANCE, compare
 from upscale.zoo import import_torchvision, torchvision_model
 

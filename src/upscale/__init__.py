@@ -1,12 +1,11 @@
 """Unconstrained channel pruning for PyTorch, and the fastest correct export of what it prunes."""
 
-from upscale import interrupts as interrupts  # before torch is loaded, which takes seconds
+from upscale.tools import interrupts as interrupts  # before torch is loaded, which takes seconds
 
 # isort: split
 
 from upscale import deploy
 from upscale.api import export, mask, plan, select
-from upscale.calibration import calibrate
 from upscale.errors import (
     AmountWarning,
     CaptureError,
@@ -24,17 +23,18 @@ from upscale.errors import (
     UpscaleError,
     VerificationError,
 )
-from upscale.mapping import ChannelMap, channel_maps
 from upscale.planning import Plan
-from upscale.pruning import prune
+from upscale.pruning.channel_maps import ChannelMap, channel_maps
+from upscale.pruning.prune import prune
+from upscale.pruning.survey import Survey, survey
+from upscale.pruning.undo import undo
 from upscale.selection.amounts import Amount, Latency, Macs, Parameters
 from upscale.selection.batches import recalibrate
 from upscale.selection.masks import Selection
 from upscale.store import load, save
-from upscale.surveying import Survey, survey
-from upscale.target import Target
-from upscale.timing import Measurement
-from upscale.undoing import undo
+from upscale.targets.calibration import calibrate
+from upscale.targets.racing import Measurement
+from upscale.targets.target import Target
 from upscale.verify import Verified
 
 __version__ = "0.1.0.dev0"

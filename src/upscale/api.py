@@ -12,22 +12,15 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor, fx, nn
 
-from upscale import reference
-from upscale.accepting import checked, with_numbers
-from upscale.calibration import costs_of
+from upscale import masking
 from upscale.capture import Captured, Example, capture, find_norms
 from upscale.channels import positions
-from upscale.collecting import collector_paused
-from upscale.constants import find_constants
-from upscale.doubting import check_says, check_sizes, doubted
 from upscale.errors import PlanError, SelectionError
 from upscale.flow.analyse import analyse
-from upscale.flow.domain import ChannelFlow
-from upscale.gating import factors_met, find_gated
-from upscale.layers import computes_weight, layers, parameter_names, weight_names
-from upscale.matching import captured_for, check_masks, remembered
-from upscale.ordinary import ordinary_tensors
-from upscale.outputs import (
+from upscale.flow.relations import ChannelFlow
+from upscale.lowering.constants import find_constants
+from upscale.lowering.gating import factors_met, find_gated
+from upscale.lowering.outputs import (
     additions,
     free_columns,
     never_read,
@@ -46,12 +39,19 @@ from upscale.planning import (
     split_sums,
 )
 from upscale.rewrite.graph import rewrite
-from upscale.selecting import Loss, Request, kept_columns, select_channels
+from upscale.rewrite.matching import captured_for, check_masks, remembered
 from upscale.selection.amounts import Amount
 from upscale.selection.importance import Importance, Scorer
 from upscale.selection.masks import Selection
-from upscale.settling import settled
-from upscale.target import ITEM_BYTES, Target
+from upscale.selection.selecting import Loss, Request, kept_columns, select_channels
+from upscale.subject.accepting import checked, with_numbers
+from upscale.subject.layers import computes_weight, layers, parameter_names, weight_names
+from upscale.subject.ordinary import ordinary_tensors
+from upscale.subject.settling import settled
+from upscale.targets.calibration import costs_of
+from upscale.targets.target import ITEM_BYTES, Target
+from upscale.tools.collector import collector_paused
+from upscale.verify.doubting import check_says, check_sizes, doubted
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def select(
         slack=slack,
         within=within,
     )
-    model, gone = reference.released(settled(checked(model)))
+    model, gone = masking.released(settled(checked(model)))
     given = Example.of(example)
     captured = capture(model, given)
     return select_for(model, given, captured, analyse(captured), request, gone)
@@ -215,10 +215,10 @@ def plan(
     >>> plan(net, torch.zeros(1, 4), Selection(kept={"1": [0, 5]})).copies
     0
     """
-    model, gone = reference.released(settled(checked(model)))
+    model, gone = masking.released(settled(checked(model)))
     given = Example.of(example)
     captured = capture(model, given)
-    selections = _selections(model, reference.zeroed(model) if selection is None else selection)
+    selections = _selections(model, masking.zeroed(model) if selection is None else selection)
     way = Way(order, pricing_for(given, target), widen, sums)
     return plan_for(model, given, captured, None, selections, way, gone)
 
@@ -233,7 +233,7 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     """
     if not isinstance(plan, Plan):
         raise PlanError(f"export takes a plan that upscale.plan made, not {type(plan).__name__}")
-    model, gone = reference.released(settled(with_numbers(checked(model))))
+    model, gone = masking.released(settled(with_numbers(checked(model))))
     with doubted(plan):
         captured = captured_for(model, plan, example)
         check_masks(gone, plan)
@@ -264,7 +264,7 @@ def _exported(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModul
 @ordinary_tensors()
 def apply(model: nn.Module, plan: Plan, example: Any) -> fx.GraphModule:
     """What `export` gives, for weights that will be replaced: their numbers are not looked at."""
-    model, _ = reference.released(settled(checked(model)))
+    model, _ = masking.released(settled(checked(model)))
     met = {name: (1.0,) * len(folding.columns) for name, folding in plan.folds.items()}
     met |= {gated_weight(name): (1.0,) * len(own.columns) for name, own in plan.gated.items()}
     return _rewritten(model, captured_for(model, plan, example), plan, met)
@@ -275,7 +275,7 @@ def _rewritten(
     model: nn.Module, captured: Captured, plan: Plan, met: Mapping[str, tuple[float, ...]]
 ) -> fx.GraphModule:
     if plan.held:
-        model = reference.hold_outputs(model, plan.held)
+        model = masking.hold_outputs(model, plan.held)
     pruned = rewrite(model, captured, plan, met)
     pruned.meta |= {"plan": replace(plan, source=None), "example": captured.example}
     return pruned
@@ -287,7 +287,7 @@ def _selections(
     """One or several selections, each checked against the model."""
     selections = tuple(selection) if isinstance(selection, (list, tuple)) else (selection,)
     for each in selections:
-        reference.check(model, each)
+        masking.check(model, each)
     return selections
 
 
@@ -311,7 +311,7 @@ def select_for(
 def masked_by(model: nn.Module, selections: Sequence[Selection], example: Any) -> nn.Module:
     masked = model
     for selection in selections:
-        masked = reference.mask(masked, selection, _norms(model, selection, example))
+        masked = masking.mask(masked, selection, _norms(model, selection, example))
     return masked
 
 
@@ -338,11 +338,11 @@ def plan_for(
     chosen = reduce(operator.and_, inputs) if inputs else Selection(kept={})
     gone = dict(held)
     for selection in outputs:
-        found = reference.outputs_gone(model, selection, _norms(model, selection, example))
+        found = masking.outputs_gone(model, selection, _norms(model, selection, example))
         gone |= {name: tuple(sorted({*gone.get(name, ()), *own})) for name, own in found.items()}
     masks = place_masks(model, captured, gone)
     if masks.held:
-        captured, flow = capture(reference.hold_outputs(model, masks.held), example), None
+        captured, flow = capture(masking.hold_outputs(model, masks.held), example), None
     flow = flow or analyse(captured)
     kept = kept_columns(model, chosen.kept)
     constants = find_constants(captured, flow, _owned(model), masks.zeroed, kept) if gone else {}

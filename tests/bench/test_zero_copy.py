@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 import upscale
 from tests.masks import calm, random_selection
 from tests.nets import NETS
-from upscale.bench.zero_copy import wrong_numbers_plan, wrong_numbers_zero_copy
+from upscale.lab.zero_copy import wrong_numbers_plan, wrong_numbers_zero_copy
 from upscale.planning import Edge
 
 BRANCHING = (

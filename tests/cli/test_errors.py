@@ -69,7 +69,7 @@ def test_an_error_that_nobody_foresaw_is_told_with_where_it_came_from(
     def breaks(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("upscale.sources.digits", breaks)
+    monkeypatch.setattr("upscale.lab.sources.digits", breaks)
     assert main(["inspect", "upscale:digits", "--json", "--quiet"]) == 1
     told = capsys.readouterr()
     assert json.loads(told.out) == {

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from upscale.cli import main
+from upscale.lab.sweep.locks import cores
 from upscale.sweep import read_records
-from upscale.sweep.locks import cores
 
 GRID = """\
 model: upscale:digits
@@ -112,7 +112,7 @@ def test_a_users_mistake_is_one_line(
 def test_a_cell_that_hangs_is_told_and_so_is_waiting_for_the_cores(
     grid: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("upscale.sweep.locks.CORES", f"cores-of-a-test-{os.getpid()}")
+    monkeypatch.setattr("upscale.lab.sweep.locks.CORES", f"cores-of-a-test-{os.getpid()}")
     (grid.parent / "hanging_of_this_test.py").write_text(
         "import time\ndef hang(trial):\n    time.sleep(60)\nhang.selects = False\n"
     )

@@ -13,7 +13,7 @@ from tests.masks import calm
 from tests.nets import NETS, TRACED
 from upscale import Macs, Parameters, Selection
 from upscale.capture import Example
-from upscale.layers import layers, weight_of
+from upscale.subject.layers import layers, weight_of
 from upscale.verify import compare
 
 

@@ -10,7 +10,7 @@ from hypothesis.strategies import DrawFn
 import tests.strategies.ingredients  # noqa: F401  (registers them)
 from tests.strategies.draft import Draft
 from tests.strategies.network import SIZE, Masks, Network, build, outputs
-from upscale.layers import column_axis, layers, weight_of
+from upscale.subject.layers import column_axis, layers, weight_of
 
 MOST_OPS = 12
 SIDES = ("input", "output", "both")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.sweep import fakes
+from upscale.lab.sweep.attempts import BEGUN, WAITING, attempt
+from upscale.lab.sweep.locks import cores
+from upscale.lab.sweep.trials import Memory
 from upscale.sweep import Cell, GridError, Record, as_csv, as_table, read_records, run
-from upscale.sweep.attempts import BEGUN, WAITING, attempt
-from upscale.sweep.locks import cores
-from upscale.sweep.trials import Memory
 
 PLACES = ("local", "processes")
 CELLS = 4
@@ -177,7 +177,7 @@ def cores_taken(seconds: float) -> Iterator[None]:
 @pytest.fixture
 def own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock of this test's own: other sweeps on this machine have nothing to do with it."""
-    monkeypatch.setattr("upscale.sweep.locks.CORES", f"cores-of-a-test-{os.getpid()}")
+    monkeypatch.setattr("upscale.lab.sweep.locks.CORES", f"cores-of-a-test-{os.getpid()}")
 
 
 @pytest.mark.usefixtures("own_lock")

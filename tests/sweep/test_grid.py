@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upscale.selecting import CHOICES as SELECTING
+from upscale.lab.sweep.cells import CHOICES, CRITERIA, DEFAULTS, METRICS, SETTINGS
+from upscale.lab.sweep.grid import cells_of
+from upscale.lab.sweep.metrics import KNOWN
 from upscale.selection.importance import CRITERIA as IMPORTANCES
+from upscale.selection.selecting import CHOICES as SELECTING
 from upscale.sweep import Cell, Grid, GridError, read_grid
-from upscale.sweep.cells import CHOICES, CRITERIA, DEFAULTS, METRICS, SETTINGS
-from upscale.sweep.grid import cells_of
-from upscale.sweep.metrics import KNOWN
-from upscale.target import FORMATS, RUNTIMES
+from upscale.targets.target import FORMATS, RUNTIMES
 
 BASE = {"model": "upscale:digits", "metric": "macs", "amount": 0.5}
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.sweep import fakes
+from upscale.lab.sweep.on_ray import RayUnavailable
 from upscale.sweep import Grid, Record, read_records, run
-from upscale.sweep.on_ray import RayUnavailable
 
 ray: Any = pytest.importorskip("ray")
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tests.sweep import fakes
+from upscale.lab.sweep.locks import holding
+from upscale.lab.sweep.pace import Pace
+from upscale.lab.sweep.records import Records
 from upscale.sweep import Grid, GridError, Record, RecordsError, read_records, run
-from upscale.sweep.locks import holding
-from upscale.sweep.pace import Pace
-from upscale.sweep.records import Records
 from upscale.zoo import digits_data
 
 DIGITS = {

@@ -1,8 +1,8 @@
 """Capture: from a model and an example to a graph and the record of one run of it."""
 
-from upscale.capture.augmented import AUGMENTED, FRESH_MODULES, NO_GRAD, WRITES
 from upscale.capture.capturing import capture
 from upscale.capture.configuration import Configuration, configuration
+from upscale.capture.in_place import AUGMENTED, FRESH_MODULES, NO_GRAD, WRITES
 from upscale.capture.norms import find_norms
 from upscale.capture.packing import PACKS, leaves_of, tensors_in
 from upscale.capture.record import Call, Captured, Example, Observed, Ref, TensorInfo

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
-from upscale.accepting import with_numbers
 from upscale.capture.exporting import Program
 from upscale.capture.fingerprint import digests_of_constants
+from upscale.capture.inline import open_functions
 from upscale.capture.observe import Observer
-from upscale.capture.opening import open_functions
 from upscale.capture.record import Captured, Example
 from upscale.capture.remembering import check_seen
 from upscale.capture.state import Memory, check_apart
@@ -27,9 +26,10 @@ from upscale.capture.tracing import (
     two_of_each,
 )
 from upscale.capture.turns import turn
-from upscale.collecting import collector_paused
 from upscale.errors import CaptureError, ExampleError, SizeError, StateError
-from upscale.layers import computes_weight, copied, layers, parameter_names, weight_of
+from upscale.subject.accepting import with_numbers
+from upscale.subject.layers import computes_weight, copied, layers, parameter_names, weight_of
+from upscale.tools.collector import collector_paused
 
 # What a model may return besides tensors.
 KNOWN = (Tensor, int, float, complex, str, type(None), torch.dtype, torch.device)

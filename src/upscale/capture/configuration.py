@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from upscale.layers import parameter_names, tensors
+from upscale.subject.layers import parameter_names, tensors
 
 PLAIN = (
     *(bool, int, str, bytes, type(None), type(...), range, slice),

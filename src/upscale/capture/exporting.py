@@ -23,8 +23,8 @@ from upscale.capture.forgetting import lengths_free
 from upscale.capture.packing import Unpacking
 from upscale.capture.record import Example
 from upscale.capture.turns import export_turn
-from upscale.layers import tensors
-from upscale.quiet import unwarned
+from upscale.subject.layers import tensors
+from upscale.tools.quiet import unwarned
 
 # What telling how sizes depend on each other may take; it grows beyond all bounds in some models.
 SECONDS = 10.0

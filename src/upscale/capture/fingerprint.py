@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from upscale.capture.questions import source_line
+from upscale.capture.node_queries import source_line
 from upscale.capture.record import Call, Captured, Ref
 from upscale.capture.sizes import Sizes
 from upscale.capture.spelling import (

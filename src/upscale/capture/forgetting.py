@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 
 from upscale.capture.packing import tensors_in
 from upscale.capture.record import Example
-from upscale.layers import copied
+from upscale.subject.layers import copied
 
 Memories: TypeAlias = Mapping[tuple[str, str], Any]
 # No size is negative: what compares with this finds that it does not know the input yet.

@@ -15,7 +15,7 @@ from upscale.capture.tracing import (
     trace_without_example,
 )
 from upscale.errors import SelectionError
-from upscale.layers import computes_weight, layers
+from upscale.subject.layers import computes_weight, layers
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 

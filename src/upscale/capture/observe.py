@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
-from upscale.capture.augmented import AUGMENTED, REBINDS, write_back
+from upscale.capture.in_place import AUGMENTED, REBINDS, write_back
 from upscale.capture.packing import PACKS, Packed
 from upscale.capture.record import Call, Observed, Ref, TensorInfo
 from upscale.capture.state import Memory, shared_statistics, statistics, written_by

@@ -19,9 +19,9 @@ from torch import Tensor, fx, nn
 from upscale.capture.packing import tensors_in
 from upscale.capture.record import Example
 from upscale.capture.state import Watch
-from upscale.draws import OwnDraws
 from upscale.errors import CaptureError, StateError
-from upscale.layers import copied, parameter_names, tensors
+from upscale.subject.layers import copied, parameter_names, tensors
+from upscale.tools.draws import OwnDraws
 
 # What tracing itself leaves on what it traces.
 TRACED = re.compile(r"_tensor_constant\d+$")

@@ -9,7 +9,7 @@ from typing import Any
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture.questions import asks_sizes, axis_asked, size_arguments
+from upscale.capture.node_queries import asks_sizes, axis_asked, size_arguments
 from upscale.capture.record import Captured
 
 

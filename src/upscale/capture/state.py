@@ -10,10 +10,10 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture.questions import line_of, running_line, source_line
+from upscale.capture.node_queries import line_of, running_line, source_line
 from upscale.capture.record import Call, Observed, Ref
 from upscale.errors import StateError
-from upscale.layers import tensors
+from upscale.subject.layers import tensors
 
 # Normalisations that write their statistics in training, which their schemas do not say: the
 # argument that tells whether they do.

@@ -12,13 +12,6 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
 from upscale.capture.attention import is_plain_self_attention, self_attention
-from upscale.capture.augmented import (
-    NO_GRAD,
-    REBINDS,
-    AugmentedProxy,
-    put_writes_back,
-    write_bound,
-)
 from upscale.capture.exporting import (
     Program,
     export_program,
@@ -27,15 +20,22 @@ from upscale.capture.exporting import (
     restored,
 )
 from upscale.capture.forgetting import computes_as, find_memories, forget
+from upscale.capture.guards import Guards
+from upscale.capture.in_place import (
+    NO_GRAD,
+    REBINDS,
+    AugmentedProxy,
+    put_writes_back,
+    write_bound,
+)
+from upscale.capture.node_queries import running_line
 from upscale.capture.packing import PACKS, parts_of, tensors_in
-from upscale.capture.questions import running_line
 from upscale.capture.record import Example
 from upscale.capture.remembering import check_memory, check_written
 from upscale.capture.state import Watch
 from upscale.capture.turns import export_turn
 from upscale.errors import CaptureError, ExampleError
-from upscale.layers import KINDS, copied, stock_class, tensors
-from upscale.sizes import Guards
+from upscale.subject.layers import KINDS, copied, stock_class, tensors
 
 
 @dataclass(frozen=True, slots=True)

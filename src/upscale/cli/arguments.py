@@ -14,10 +14,10 @@ from torch import Tensor
 
 from upscale import __version__
 from upscale.errors import UpscaleError
+from upscale.lab.sources import HELP
+from upscale.lab.sweep.running import PLACES
 from upscale.selection.amounts import Amount, Latency, Macs, Parameters
-from upscale.sources import HELP
-from upscale.sweep.running import PLACES
-from upscale.target import FORMATS, ITEM_BYTES, RUNTIMES, Target
+from upscale.targets.target import FORMATS, ITEM_BYTES, RUNTIMES, Target
 
 # The criteria that need nothing but weights.
 BY_WEIGHT = ("l1", "l2", "lamp", "fpgm", "bn", "random")

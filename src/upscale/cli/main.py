@@ -13,18 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from upscale.calibration import cache_path, calibrate
 from upscale.cli.arguments import amount_of, check, check_apart, example_of, make_parser, target_of
 from upscale.cli.outcomes import INTERRUPTED, OK, SLOWER, say_error, wants_json
 from upscale.cli.progress import Progress
 from upscale.cli.sweeping import sweep
 from upscale.deploy import to_exported, to_onnx, to_torchscript
 from upscale.errors import ExampleError, SlowerWarning
-from upscale.interrupts import end_interrupted, interruptible
-from upscale.pruning import prune, race_models
-from upscale.sources import SourceError, find_model
+from upscale.lab.sources import SourceError, find_model
+from upscale.pruning.prune import prune, race_models
+from upscale.pruning.survey import survey
 from upscale.store import load, save
-from upscale.surveying import survey
+from upscale.targets.calibration import cache_path, calibrate
+from upscale.tools.interrupts import end_interrupted, interruptible
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from upscale.cli.arguments import ArgumentsError
 from upscale.errors import UpscaleError
-from upscale.interrupts import STATUS
+from upscale.tools.interrupts import STATUS
 
 OK, FAILED, MISUSED, SLOWER, INTERRUPTED = 0, 1, 2, 3, STATUS
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from upscale.cli.arguments import ArgumentsError
 from upscale.cli.progress import Progress
-from upscale.sweep import (
+from upscale.lab.sweep import (
     Record,
     as_csv,
     as_table,
@@ -16,8 +16,8 @@ from upscale.sweep import (
     read_records,
     run,
 )
-from upscale.sweep.pace import Pace
-from upscale.sweep.tables import rows_of
+from upscale.lab.sweep.pace import Pace
+from upscale.lab.sweep.tables import rows_of
 
 
 def sweep(arguments: argparse.Namespace) -> int:

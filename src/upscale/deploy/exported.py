@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_map
 
 from upscale.capture import Example, export_turn, two_of_each
 from upscale.errors import DeployError
-from upscale.ordinary import ordinary, ordinary_model, ordinary_tensors
-from upscale.quiet import unwarned
 from upscale.store.atomic import replacing
+from upscale.subject.ordinary import ordinary, ordinary_model, ordinary_tensors
+from upscale.tools.quiet import unwarned
 
 
 @ordinary_tensors()

@@ -15,10 +15,10 @@ from torch.export import ExportedProgram
 from upscale.capture import turn
 from upscale.deploy.exported import exported
 from upscale.errors import DeployError
-from upscale.ordinary import ordinary_tensors
-from upscale.packages import MissingPackageError
-from upscale.quiet import unwarned
 from upscale.store.atomic import replacing
+from upscale.subject.ordinary import ordinary_tensors
+from upscale.tools.packages import MissingPackageError
+from upscale.tools.quiet import unwarned
 
 
 @ordinary_tensors()

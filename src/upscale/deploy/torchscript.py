@@ -11,9 +11,9 @@ from torch import nn
 
 from upscale.capture import Example, two_of_each
 from upscale.errors import DeployError
-from upscale.ordinary import ordinary, ordinary_model, ordinary_tensors
-from upscale.quiet import unwarned
 from upscale.store.atomic import replacing
+from upscale.subject.ordinary import ordinary, ordinary_model, ordinary_tensors
+from upscale.tools.quiet import unwarned
 
 
 @ordinary_tensors()

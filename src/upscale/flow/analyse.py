@@ -10,8 +10,8 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from upscale.capture import PACKS, Call, Captured, Observed
-from upscale.capture.questions import asks_property, asks_sizes, size_arguments, source_line
-from upscale.flow.domain import (
+from upscale.capture.node_queries import asks_property, asks_sizes, size_arguments, source_line
+from upscale.flow.relations import (
     Carry,
     ChannelFlow,
     Fold,

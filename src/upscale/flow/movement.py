@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture import Call, Ref
 from upscale.channels import Positions
-from upscale.flow.domain import Grid, Line
+from upscale.flow.relations import Grid, Line
 
 PERMUTING = {"permute", "transpose", "swapaxes", "swapdims", "movedim", "contiguous", "clone"}
 RESHAPING = {"view", "reshape", "_unsafe_view", "flatten", "unflatten"}

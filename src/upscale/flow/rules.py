@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from upscale.capture import Call, Ref
-from upscale.flow.domain import Line
+from upscale.flow.relations import Line
 from upscale.flow.walk import Declined, Walk, tensors
 
 Rule = Callable[[Call, Walk], None]

@@ -10,7 +10,7 @@ import numpy as np
 from upscale.capture import Call, Captured, Ref
 from upscale.channels import Positions
 from upscale.flow import movement
-from upscale.flow.domain import (
+from upscale.flow.relations import (
     GRID,
     Absorb,
     Carry,

@@ -1,6 +1,6 @@
 """Planning: decide orders, layouts and edges; touch no tensor."""
 
-from upscale.planning.gates import (
+from upscale.lowering.gates import (
     Gating,
     added,
     alone,
@@ -8,11 +8,11 @@ from upscale.planning.gates import (
     gated_weight,
     read_gates,
 )
-from upscale.planning.making import make_plan
+from upscale.lowering.repeats import computed_once, repeat_again, repeat_constants
+from upscale.lowering.sums import Sum, split_again, split_sums
 from upscale.planning.plan import Edge, Folding, Piece, Plan, SizesRead, Spread
 from upscale.planning.pricing import Pricing
-from upscale.planning.repeats import computed_once, repeat_again, repeat_constants
-from upscale.planning.sums import Sum, split_again, split_sums
+from upscale.planning.search import make_plan
 
 __all__ = [
     "Edge",

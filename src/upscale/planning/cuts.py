@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from upscale.channels import Positions
-from upscale.flow.domain import (
+from upscale.flow.relations import (
     GRID,
     Carry,
     ChannelFlow,

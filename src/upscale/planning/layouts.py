@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from upscale.channels import Flags, Positions, occurrences, places
-from upscale.flow.domain import ChannelFlow, Line, Select
+from upscale.flow.relations import ChannelFlow, Line, Select
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from upscale.errors import PlanError
-from upscale.flow.domain import Frozen
-from upscale.planning.document import read_json, write_json
-from upscale.planning.gates import Gating
-from upscale.planning.sums import Sum
+from upscale.flow.relations import Frozen
+from upscale.lowering.gates import Gating
+from upscale.lowering.sums import Sum
+from upscale.planning.json import read_json, write_json
 
 VERSION = 3  # 1 had no digest, and 2 was never released
 

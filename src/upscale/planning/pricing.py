@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from upscale.flow.domain import GRID, ChannelFlow, Line, Reduce
-from upscale.target import Costs, Target
+from upscale.flow.relations import GRID, ChannelFlow, Line, Reduce
+from upscale.targets.target import Costs, Target
 
 # What a gather must save where runs are concatenated anyway and each lies in one stretch: then only
 # starts are saved, and how much those cost differs most from runtime to runtime.

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from upscale.channels import Positions
-from upscale.flow.domain import ChannelFlow, Line, Pass, Reduce, relation_reads
+from upscale.flow.liveness import Liveness, columns_kept
+from upscale.flow.relations import ChannelFlow, Line, Pass, Reduce, relation_reads
 from upscale.planning.layouts import Layouts
 from upscale.planning.pricing import WORTH_IT, Part, Pricing
-from upscale.segments import Liveness, columns_kept
 
 # How much wider than what it keeps a layer may become: a pruned model should be smaller as well.
 MOST_WIDENED = 1.5

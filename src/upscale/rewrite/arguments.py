@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from upscale.capture.questions import size_arguments
+from upscale.capture.node_queries import size_arguments
 
 # Where functional convolutions take their number of groups.
 GROUPS_ARGUMENT = 6

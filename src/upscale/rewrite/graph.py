@@ -12,7 +12,8 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture import AUGMENTED, NO_GRAD, Captured, Observed
-from upscale.capture.questions import (
+from upscale.capture.guards import require_size
+from upscale.capture.node_queries import (
     asks_property,
     asks_rank,
     asks_sizes,
@@ -24,7 +25,6 @@ from upscale.rewrite.gather import Gather, Infill
 from upscale.rewrite.guards import write_out_guards
 from upscale.rewrite.weights import Cutter
 from upscale.rewrite.writes import keep_apart, write_again
-from upscale.sizes import require_size
 
 # What needs memory to lie as it did, and what does the same wherever it lies.
 VIEWS: dict[Any, str] = {"view": "reshape", "view_as": "reshape_as"}

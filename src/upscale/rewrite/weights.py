@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from upscale.channels import positions
-from upscale.layers import (
+from upscale.planning import Plan, gated_weight
+from upscale.rewrite.constant import constant as constant_layer
+from upscale.subject.layers import (
     KINDS,
     as_stock,
     column_axis,
@@ -21,8 +23,6 @@ from upscale.layers import (
     weight_names,
     weight_of,
 )
-from upscale.planning import Plan, gated_weight
-from upscale.rewrite.constant import constant as constant_layer
 
 
 class Cutter:

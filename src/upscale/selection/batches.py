@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from upscale.accepting import accepted, with_numbers
 from upscale.errors import ExampleError, SelectionError, UpscaleError
-from upscale.layers import layers, weight_of
-from upscale.ordinary import is_ordinary, ordinary
+from upscale.subject.accepting import accepted, with_numbers
+from upscale.subject.layers import layers, weight_of
+from upscale.subject.ordinary import is_ordinary, ordinary
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from upscale.channels import Flags
-from upscale.flow.domain import ChannelFlow, Line, Reduce
+from upscale.flow.relations import ChannelFlow, Line, Reduce
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from upscale.channels import Positions
-from upscale.flow.domain import Absorb, ChannelFlow, Classes, Line, Pass, Reduce, relation_reads
-from upscale.segments import carried_classes, find_segments
+from upscale.flow.liveness import carried_classes, find_segments
+from upscale.flow.relations import Absorb, ChannelFlow, Classes, Line, Pass, Reduce, relation_reads
 
 CONSTRAINTS = ("none", "segment", "contiguous")
 

@@ -11,9 +11,8 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from upscale.errors import PlanError, StoreError
-from upscale.ordinary import ordinary_tensors
+from upscale.masking import hold_output
 from upscale.planning import Plan
-from upscale.reference import hold_output
 from upscale.store import container
 from upscale.store.agreeing import check_made_of
 from upscale.store.bounds import check_values
@@ -32,6 +31,7 @@ from upscale.store.graphs import json_to_graph
 from upscale.store.modules import json_to_module
 from upscale.store.saving import VERSION
 from upscale.store.tensors import Held, install, json_to_tensors
+from upscale.subject.ordinary import ordinary_tensors
 
 LEAST_NAMES = 1000
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from upscale.errors import StoreError
-from upscale.quiet import unwarned
 from upscale.rewrite.constant import Constant
 from upscale.rewrite.gather import Gather, Infill
 from upscale.store.bounds import MOST_AXES
@@ -22,6 +21,7 @@ from upscale.store.checks import Json, as_entry, as_object, as_table
 from upscale.store.literals import json_to_literal, literal_to_json
 from upscale.store.registry import LAYERS
 from upscale.store.tensors import check_fits
+from upscale.tools.quiet import unwarned
 
 CLASSES: Mapping[str, type[nn.Module]] = {
     **LAYERS,

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from upscale.capture.guards import require_size
 from upscale.errors import StoreError
-from upscale.packages import MissingPackageError, import_torchvision
-from upscale.sizes import require_size
 from upscale.store import words
+from upscale.tools.packages import MissingPackageError, import_torchvision
 
 Function = Callable[..., Any]
 

@@ -10,8 +10,8 @@ import torch
 from torch import fx, nn
 
 from upscale.errors import StoreError
+from upscale.masking import held_channels
 from upscale.planning import Plan
-from upscale.reference import held_channels
 from upscale.store import container
 from upscale.store.bounds import check_values
 from upscale.store.checks import Json, as_identifier, as_path

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from upscale.channels import positions
-from upscale.layers import tensors
 from upscale.rewrite.graph import unclashing
+from upscale.subject.layers import tensors
 from upscale.verify.differing import difference, is_inexact, plain
 from upscale.verify.responding import without_gradients
 from upscale.verify.result import NAMES_SHOWN, Verified

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from upscale.capture import Example
-from upscale.layers import layers, tensors
 from upscale.rewrite.graph import unclashing
+from upscale.subject.layers import layers, tensors
 from upscale.verify.differing import difference
 from upscale.verify.result import TOLERANCE
 from upscale.verify.running import Runner, signs

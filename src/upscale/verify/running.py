@@ -12,8 +12,8 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from upscale.capture import Example, leaves_of
-from upscale.draws import OwnDraws
-from upscale.quiet import unwarned
+from upscale.tools.draws import OwnDraws
+from upscale.tools.quiet import unwarned
 from upscale.verify.result import TOLERANCE
 
 # How many roundings of the coarsest numbers a result may be off by, however few it sums.

@@ -1,1 +1,0 @@
-"""Benchmarks: what to compare an export with, and how to time it."""

@@ -1,0 +1,171 @@
+"""Opening: functions that a graph only calls are looked into, where it can be done faithfully."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Set
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_leaves
+
+from upscale.capture.node_queries import asks_sizes
+from upscale.capture.record import Example
+from upscale.capture.tracing import Traced
+from upscale.capture.value_tracer import Seen, Seer, Unseen
+from upscale.subject.layers import copied
+from upscale.tools.draws import OwnDraws
+
+
+def open_functions(
+    traced: Traced, model: nn.Module, example: Example, busy: Set[str]
+) -> tuple[Traced, Traced | None]:
+    """A graph, and that graph with Python functions its `busy` nodes call written out, if any.
+
+    A function (`torch.fx.wrap`) is written out only if what is written computes the same on the
+    example, number by number. Else it stays one node, which is doubted if the function decides
+    on anything: what it does on the example may not be all it does.
+    """
+    worth = {node for node in traced.graph.nodes if node.name in busy and _is_python(node)}
+    if not worth:
+        return traced, None
+    twin = copied(model, {})
+    for path, extra in traced.extras.items():
+        setattr(twin, path, extra.clone() if isinstance(extra, Tensor) else extra)
+    opener = _Opener(twin, traced.graph, worth)
+    given = traced.inputs(twin, example.copied())
+    try:
+        with torch.no_grad(), opener.draws:
+            opener.run(*given, enable_io_processing=False)
+    except Exception:  # the model's own code runs and may raise anything
+        return traced, None
+    deciding = frozenset(node.name for node in opener.deciding)
+    traced = replace(traced, doubted=deciding)
+    if not opener.found:
+        return traced, None
+    closed = frozenset(opener.closed[n].name for n in opener.deciding & opener.closed.keys())
+    return traced, Traced(opener.opened, traced.extras, traced.way, closed)
+
+
+class _Opener(fx.Interpreter):
+    """Runs a graph, and writes it anew with functions opened."""
+
+    def __init__(self, module: nn.Module, graph: fx.Graph, worth: Set[fx.Node]) -> None:
+        super().__init__(module, graph=graph)
+        self.opened = fx.Graph()
+        self.opened.set_codegen(graph._codegen)
+        self.found = 0
+        self.draws = OwnDraws()
+        self.deciding: set[fx.Node] = set()
+        self.closed: dict[fx.Node, fx.Node] = {}
+        self._worth = worth
+        self._new: dict[fx.Node, Any] = {}
+        self._sizes: set[fx.Node] = set()
+
+    def run_node(self, n: fx.Node) -> Any:
+        if _is_size(n, self._sizes):
+            self._sizes.add(n)
+        inside, expected = self._look_into(n) if n in self._worth else (None, None)
+        versions = self._versions(n)
+        self.draws.restart()
+        result = super().run_node(n)
+        if inside is not None and versions == self._versions(n) and _equal(expected, result):
+            self._new[n] = self._inline(inside, n)
+            self.found += 1
+        else:
+            self._new[n] = self._copy(n)
+            if n in self._worth:
+                self.closed[n] = self._new[n]
+        return result
+
+    def _inline(self, inside: fx.Graph, node: fx.Node) -> Any:
+        places = inside.find_nodes(op="placeholder")
+        operands = [self._new[operand] for operand in node.all_input_nodes]
+        return self.opened.graph_copy(inside, dict(zip(places, operands, strict=True)))
+
+    def _copy(self, node: fx.Node) -> Any:
+        if node.target is operator.getitem:
+            args: Any = fx.map_arg(node.args, lambda operand: self._new[operand])
+            if isinstance(args[0], (tuple, list)):
+                return args[0][args[1]]  # an opened function returns its results one by one
+        return self.opened.node_copy(node, lambda operand: self._new[operand])
+
+    def _look_into(self, node: fx.Node) -> tuple[fx.Graph, Any] | tuple[None, None]:
+        """A function's graph and what it gives, if the function can and should be opened."""
+        function: Any = node.target
+        values = {operand: self.env[operand] for operand in node.all_input_nodes}
+        seer = Seer(function.__qualname__, node.stack_trace or "")
+        try:
+            given: dict[fx.Node, Any] = {
+                operand: _argument(seer, operand, value, decides=operand in self._sizes)
+                for operand, value in values.items()
+            }
+            args: Any = fx.map_arg(node.args, given.__getitem__)
+            kwargs: Any = fx.map_arg(node.kwargs, given.__getitem__)
+            graph = seer.finish(function(*_plain(args), **_plain(kwargs)))
+            weighs = any(isinstance(value, nn.Parameter) for value in values.values())
+            if seer.decides and not weighs:
+                return None, None  # sizes are given up only where there is a layer to gain
+            self.draws.restart()
+            runner = fx.Interpreter(nn.Module(), graph=graph)
+            return graph, runner.run(*values.values(), enable_io_processing=False)
+        except Exception:  # the function's own code runs on proxies and may raise anything
+            return None, None
+        finally:
+            if seer.decides:
+                self.deciding.add(node)
+
+    def _versions(self, node: fx.Node) -> list[int]:
+        """How often each tensor that a node is given was written into."""
+        return [
+            leaf._version
+            for operand in node.all_input_nodes
+            for leaf in tree_leaves(self.env[operand])
+            if isinstance(leaf, Tensor)
+        ]
+
+
+def _argument(seer: Seer, node: fx.Node, value: Any, *, decides: bool) -> Seen:
+    numbers = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (numbers or isinstance(value, (Tensor, tuple, list))):
+        raise Unseen("it is given something that is neither tensor nor number")
+    return seer.give(node.name, value, decides=decides)
+
+
+def _plain(structure: Any) -> Any:
+    """Arguments as Python's own lists and dicts, which a function may write into."""
+    if isinstance(structure, dict):
+        return {key: _plain(value) for key, value in structure.items()}
+    if isinstance(structure, list):
+        return [_plain(value) for value in structure]
+    return tuple(map(_plain, structure)) if type(structure) is tuple else structure
+
+
+def _is_python(node: fx.Node) -> bool:
+    """Whether a node calls a function that is neither torch's nor Python's own."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, FunctionType):
+        return False
+    return target.__module__.partition(".")[0] not in ("torch", "upscale")
+
+
+def _is_size(node: fx.Node, sizes: set[fx.Node]) -> bool:
+    """Whether a node's value is known from sizes alone."""
+    computed = node.op == "call_function" and not _is_python(node) and node.all_input_nodes
+    return asks_sizes(node) or bool(computed and sizes.issuperset(node.all_input_nodes))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    ones, others = tree_leaves(one), tree_leaves(other)
+    return len(ones) == len(others) and all(map(_same, ones, others))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+        return type(one) is type(other) and bool(one == other)
+    if one.is_meta or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)

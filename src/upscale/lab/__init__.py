@@ -1,0 +1,1 @@
+"""The laboratory: sweeps, tuning, models by name, reports. Nothing that prunes imports it."""

@@ -1,0 +1,158 @@
+"""Attempts: one cell measured, come what may; the outcome is a record."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from upscale import __version__
+from upscale.errors import UpscaleError
+from upscale.lab.sweep.cells import Cell, GridError
+from upscale.lab.sweep.deadlines import TimedOut, deadline
+from upscale.lab.sweep.locks import cores
+from upscale.lab.sweep.metrics import Metric, metric_of
+from upscale.lab.sweep.records import Record
+from upscale.lab.sweep.trials import Memory, Trial
+from upscale.tools.quiet import unwarned
+
+MOST_TRIES = 2
+BEGUN, WAITING = "begun", "waiting"
+LARGEST_SEED = 2**64 - 1
+
+Note = Callable[[str], object]
+Limit = Callable[[float | None], contextlib.AbstractContextManager[None]]
+
+
+def attempt(
+    cell: Cell,
+    memory: Memory,
+    attempts: int = 1,
+    *,
+    note: Note | None = None,
+    limit: Limit = deadline,
+) -> Record:
+    """Measure a cell; what goes wrong is recorded, and where.
+
+    `note` is told when it begins and when it waits for the cores; `limit` holds it to its timeout.
+    """
+    tell = note or (lambda what: None)
+    begun, start = time.time(), time.perf_counter()
+    try:
+        tell(BEGUN)
+        metric = metric_of(cell.metric)
+        with cores(alone=metric.alone, waiting=lambda: tell(WAITING)):
+            tell(BEGUN)
+            begun, start = time.time(), time.perf_counter()
+            # Standard output is for what a program prints, and no place for what cells do.
+            with contextlib.redirect_stdout(sys.stderr), _settings(cell), limit(cell.timeout):
+                result = _measured(metric, cell, memory)
+            taken = time.perf_counter() - start
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit and whatever else ends one cell, not the sweep
+        return failure(cell, error, begun, time.perf_counter() - start, attempts)
+    return Record(cell, result, None, None, begun, taken, place(), attempts)
+
+
+def _measured(metric: Metric, cell: Cell, memory: Memory) -> Mapping[str, Any]:
+    trial = Trial(cell, memory)
+    with unwarned():
+        result = dict(metric.measure(trial))
+        found = {**result, "reached": trial.reached} if metric.selects else result
+    # What is no JSON fails here, where its cell can be told, and not where records are written.
+    text = json.dumps(found, default=_plain, ensure_ascii=False)
+    whole = text.encode("utf-8", "replace")  # halves of characters cannot be written either
+    plain: Mapping[str, Any] = json.loads(whole, parse_constant=_absent)
+    return plain
+
+
+def failure(
+    cell: Cell, error: BaseException, begun: float, seconds: float, attempts: int = 1
+) -> Record:
+    """The record of a cell that went wrong. A user's mistake needs no trace."""
+    try:
+        told = f"{type(error).__name__}: {error}"
+    except Exception:  # an error of the user's own class may fail to say what it is
+        told = type(error).__name__
+    expected = isinstance(error, (UpscaleError, TimedOut))
+    trace = None if expected else _text("".join(traceback.format_exception(error)))
+    return Record(cell, None, _text(told), trace, begun, seconds, place(), attempts)
+
+
+def _text(said: str) -> str:
+    """A text that can be written: what is no Unicode is spelt out."""
+    return said.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def lost(cell: Cell, how: str, attempts: int) -> Record:
+    """The record of a cell whose workers died."""
+    told = f"WorkerDied: its worker died {attempts} times, at last {how}"
+    return Record(cell, None, told, None, time.time(), 0.0, place(), attempts)
+
+
+@contextlib.contextmanager
+def _settings(cell: Cell) -> Iterator[None]:
+    """The cell's threads and seed, denormals flushed; afterwards everything is as it was."""
+    if cell.seed > LARGEST_SEED:
+        raise GridError(f"seed is {cell.seed}; torch takes whole numbers up to {LARGEST_SEED}")
+    threads, flushed = torch.get_num_threads(), _flushes()
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(cell.seed)
+        torch.set_num_threads(cell.threads)
+        torch.set_flush_denormal(True)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_flush_denormal(flushed)
+
+
+def _flushes() -> bool:
+    return bool((torch.tensor([1e-310], dtype=torch.float64) * 1.0 == 0).all())
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's or torch's as Python's own."""
+    if isinstance(value, (np.generic, torch.Tensor)):
+        return value.item()
+    raise TypeError(f"a metric gave a {type(value).__name__}; it must give numbers or text")
+
+
+def _absent(constant: str) -> None:
+    """Infinities and what is no number are absent: JSON knows neither."""
+
+
+@cache
+def place() -> Mapping[str, Any]:
+    """What this process runs on; the machine by a digest of its name, not the name."""
+    return {
+        "machine": hashlib.sha256(platform.node().encode()).hexdigest()[:8],
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "upscale": __version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,108 @@
+"""Grids: every combination of some settings, as cells. No torch."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+from typing import Any
+
+from upscale.lab.sweep.cells import REQUIRED, SETTINGS, Cell, GridError
+
+MOST_CELLS = 1_000_000
+RANGE = {"from", "to", "step"}
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Settings with one or several values each; every combination is a cell.
+
+    Names are those of `Cell`. Numbers may be a range, `{"from": 0, "to": 0.6, "step": 0.05}`,
+    with both ends; `timeout` has one value. Windows (`contiguous`) are of the input side alone, so
+    combinations of them with the output side are left out.
+
+    >>> grid = Grid({"model": "upscale:digits", "amount": [0.1, 0.2], "metric": ["macs", "copies"]})
+    >>> len(grid.cells())
+    4
+    """
+
+    settings: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.settings, Mapping):
+            raise GridError(f"a grid is settings by name, not a {type(self.settings).__name__}")
+        for name in self.settings:
+            if name not in SETTINGS:
+                near = difflib.get_close_matches(str(name), SETTINGS, 1)
+                told = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SETTINGS)}"
+                raise GridError(f"there is no setting {name!r}; {told}")
+        for name in REQUIRED:
+            if name not in self.settings:
+                raise GridError(f"the grid has no {name!r}; it needs {', '.join(REQUIRED)}")
+        own = {name: _values(name, value) for name, value in self.settings.items()}
+        object.__setattr__(self, "settings", MappingProxyType(own))
+        self.cells()  # says at once what is wrong
+
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells, each once, with those that share a model and a selection side by side."""
+        if math.prod(len(values) for values in self.settings.values()) > MOST_CELLS:
+            raise GridError(f"the grid has more than {MOST_CELLS:,} cells")
+        names = [name for name in SETTINGS if name in self.settings]
+        # What is measured varies fastest: the model and its selection are then made once.
+        last = ("method", "metric")
+        names = [*(name for name in names if name not in last), *(n for n in last if n in names)]
+        found: dict[Cell, None] = {}
+        for values in product(*(self.settings[name] for name in names)):
+            cell = Cell(**dict(zip(names, values, strict=True))).settled()
+            if cell.constraint != "contiguous" or cell.side != "output":
+                found.setdefault(cell)
+        return tuple(found)
+
+    def __reduce__(self) -> Any:
+        return Grid, ({name: list(values) for name, values in self.settings.items()},)
+
+
+def cells_of(given: Grid | Iterable[Grid | Cell]) -> tuple[Cell, ...]:
+    """The cells of one grid or of several, each once."""
+    found: dict[Cell, None] = {}
+    for own in (given,) if isinstance(given, Grid) else given:
+        found |= dict.fromkeys(own.cells() if isinstance(own, Grid) else (own.settled(),))
+    return tuple(found)
+
+
+def _values(name: str, given: Any) -> tuple[Any, ...]:
+    """The values of a setting, from one value, a list or a range."""
+    if isinstance(given, Mapping):
+        values: list[Any] = _range(name, given)
+    elif name == "shape" and isinstance(given, list) and given and isinstance(given[0], int):
+        values = [given]
+    else:
+        values = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not values:
+        raise GridError(f"{name} has no value")
+    if name == "timeout" and len(values) > 1:
+        raise GridError("timeout has several values; it is the same for all cells of a grid")
+    if name == "shape":
+        values = [",".join(map(str, v)) if isinstance(v, (list, tuple)) else v for v in values]
+    for value in values:
+        if not isinstance(value, (str, int, float, type(None))):
+            raise GridError(f"{name} is {value!r}; it must be a value or a list of values")
+    return tuple(values)
+
+
+def _range(name: str, given: Mapping[Any, Any]) -> list[float]:
+    """All numbers of a range, both ends included, without the dust of binary fractions."""
+    numbers = [given.get(part) for part in ("from", "to", "step")]
+    fits = set(given) == RANGE and all(
+        isinstance(n, (int, float)) and not isinstance(n, bool) and math.isfinite(n)
+        for n in numbers
+    )
+    if not fits:
+        raise GridError(f"{name} is {dict(given)!r}; a range has from, to and step, all numbers")
+    low, high, step = (float(n) for n in numbers if n is not None)
+    if step <= 0 or high < low or (high - low) / step > MOST_CELLS:
+        raise GridError(f"{name}: from {low:g} to {high:g} in steps of {step:g} is no range")
+    return [round(low + turn * step, 9) for turn in range(int((high - low) / step + 1e-9) + 1)]

@@ -1,0 +1,181 @@
+"""Cells on processes of this machine; a process may die, the sweep goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from upscale.lab.sweep.attempts import BEGUN, MOST_TRIES, Note, attempt, failure, lost
+from upscale.lab.sweep.cells import Cell
+from upscale.lab.sweep.deadlines import TimedOut
+from upscale.lab.sweep.jobs import Job, next_job
+from upscale.lab.sweep.records import Record
+from upscale.lab.sweep.trials import Memory
+
+PATIENCE_S = 5.0
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A process, the pipe to it, what it is at, and when that is due."""
+
+    process: BaseProcess
+    pipe: Connection[Any, Any]
+    job: Job | None = None
+    before: Cell | None = None
+    due: float | None = None
+
+    def give(self, job: Job) -> None:
+        self.job, self.due = job, None
+        with contextlib.suppress(OSError):  # if it is dead, its pipe says so too
+            self.pipe.send((job.cell, job.attempts))
+
+    def take(self) -> Any:
+        """What comes through the pipe: a record, or what the worker notes meanwhile."""
+        given = self.pipe.recv()
+        assert self.job is not None
+        limit = self.job.cell.timeout
+        self.due = time.monotonic() + limit if limit and given == BEGUN else None
+        if isinstance(given, Record):
+            self.job, self.before = None, given.cell
+        return given
+
+    def end(self) -> str:
+        """End the process, with all that it began, and say how it ended."""
+        self.pipe.close()
+        self.process.join(PATIENCE_S if self.job is None else 0)
+        if self.process.is_alive():
+            self.process.kill()
+        if self.process.pid is not None and hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.join()
+        code = self.process.exitcode or 0
+        return f"by signal {-code}" if code < 0 else f"with status {code}"
+
+
+def run_processes(cells: Sequence[Cell], note: Note, workers: int) -> Iterator[Record]:
+    """Measure cells, so many at a time; where a worker dies its cell is tried once more.
+
+    A worker whose cell takes longer than it may is killed.
+    """
+    todo = deque(Job(cell) for cell in cells)
+    crew: list[_Worker] = []
+    try:
+        try:
+            while todo or any(worker.job for worker in crew):
+                while todo and len(crew) < workers:
+                    crew.append(_hire())
+                for worker in crew:
+                    if todo and worker.job is None:
+                        worker.give(next_job(todo, worker.before))
+                yield from _received(crew, todo, note)
+        finally:
+            for worker in crew:
+                worker.end()
+    except KeyboardInterrupt:
+        _end_server()
+        raise
+
+
+def _received(crew: list[_Worker], todo: deque[Job], note: Note) -> Iterator[Record]:
+    """What the next workers to say something say; a worker that died or is late leaves the crew."""
+    busy = {worker.pipe: worker for worker in crew if worker.job}
+    dues = [worker.due for worker in busy.values() if worker.due is not None]
+    patience = max(0.0, min(dues) - time.monotonic()) if dues else None
+    for pipe in wait(list(busy), patience):
+        worker = busy[pipe]  # type: ignore[index]  # only pipes are waited for
+        job = worker.job
+        assert job is not None
+        try:
+            given = worker.take()
+        except (EOFError, OSError):
+            crew.remove(worker)
+            how = worker.end()
+            if job.attempts < MOST_TRIES:
+                todo.appendleft(Job(job.cell, job.attempts + 1))
+            else:
+                yield lost(job.cell, how, job.attempts)
+        else:
+            if isinstance(given, Record):
+                yield given
+            else:
+                note(given)
+    now = time.monotonic()
+    for worker in [own for own in crew if own.due is not None and own.due <= now]:
+        job = worker.job
+        assert job is not None
+        assert job.cell.timeout is not None
+        crew.remove(worker)
+        worker.end()
+        late, spent = TimedOut(job.cell.timeout), job.cell.timeout
+        yield failure(job.cell, late, time.time() - spent, spent, job.attempts)
+
+
+def _hire() -> _Worker:
+    """A new process. A server that has torch loaded forks it, where there are such servers."""
+    known = multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
+    if "forkserver" in known:
+        context.set_forkserver_preload([__name__])
+        # The server inherits it, and so do workers: interrupts are for this process alone.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()  # so that the worker's death closes the pipe
+    return _Worker(process, ours)
+
+
+def _end_server() -> None:
+    """End the server that forks workers: if it still loads torch, it would do so for seconds."""
+    server = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    if server is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server, signal.SIGKILL)
+
+
+def _work(pipe: Connection[Any, Any]) -> None:
+    """Measure what comes through the pipe, until it or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends its workers
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # so that what cells start ends with their worker
+    os.dup2(2, 1)  # what cells print is no result of the program's
+    threading.Thread(target=_follow_the_parent, daemon=True).start()
+    memory = Memory()
+    while True:
+        try:
+            cell, attempts = pipe.recv()
+            pipe.send(attempt(cell, memory, attempts, note=pipe.send, limit=_by_the_parent))
+        except (EOFError, OSError):
+            return
+
+
+def _by_the_parent(seconds: float | None) -> contextlib.AbstractContextManager[None]:
+    """The parent sees to it that a cell does not take too long."""
+    return contextlib.nullcontext()
+
+
+def _follow_the_parent() -> None:
+    """Die with the parent, however it died: nobody would take the record, and cores are wanted."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        if hasattr(os, "killpg"):
+            os.killpg(0, signal.SIGKILL)  # with all that cells have started
+        os._exit(1)

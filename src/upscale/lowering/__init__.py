@@ -1,0 +1,1 @@
+"""Lowering: masks, constants, folds, gates, sums and repeats become steps of the flow."""

@@ -1,0 +1,203 @@
+"""Gated constants: columns that always meet a number times a gate, and are read from the gate."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from upscale.capture import Call, Captured
+from upscale.channels import Positions
+from upscale.errors import PlanError
+from upscale.flow.liveness import columns_kept, find_live
+from upscale.flow.relations import ChannelFlow, Line, Pass, Reduce, Step, relation_reads
+from upscale.lowering.constant_rules import NORMS, pads
+from upscale.lowering.gates import Gating, columns_read, gated_weight, read_gates
+from upscale.lowering.known import Known
+from upscale.lowering.scaled import Scaled, find_scaled
+from upscale.subject.layers import KINDS, computes_weight, stock_class
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chance:
+    """Columns that a gate might be read for, and what they would spare: those of the factor."""
+
+    gating: Gating
+    factor: Line
+
+
+def find_gated(
+    model: nn.Module,
+    captured: Captured,
+    flow: ChannelFlow,
+    constants: Mapping[Line, Known],
+    kept: Mapping[str, Positions],
+) -> tuple[dict[str, Gating], dict[str, Positions]]:
+    """The layers beside which gates are read, by their weights, and the columns all weights keep.
+
+    A constant that is multiplied with one number for each image is not constant, but a multiple
+    of that number everywhere. A layer that does not pad it adds the same at every place, and a
+    layer as small as the gate makes that. It is done for the columns of constants that nothing
+    else needs then.
+    """
+    chances = dict(_Finder(model, captured, flow, constants, kept).chances())
+    if not chances:
+        return {}, dict(kept)
+    gated = {weight: chance.gating for weight, chance in chances.items()}
+    live = find_live(read_gates(flow, gated), _without(kept, flow, gated))
+    spared = {}
+    for weight, chance in chances.items():
+        columns = np.array(chance.gating.columns)
+        columns = columns[~live.lines[chance.factor][columns]]
+        if len(columns):
+            spared[weight] = replace(chance.gating, columns=tuple(columns.tolist()))
+    return spared, _without(kept, flow, spared)
+
+
+def _without(
+    kept: Mapping[str, Positions], flow: ChannelFlow, gated: Mapping[str, Gating]
+) -> dict[str, Positions]:
+    """The columns that are kept once gates are read, those of the small layers among them."""
+    left = {**kept, **columns_read(gated)}
+    for _, relation in _reductions(flow):
+        if relation.layer[1:] in gated:
+            gone = gated[relation.layer[1:]].columns
+            left[relation.layer] = np.setdiff1d(columns_kept(relation, kept), gone)
+    return left
+
+
+def _reductions(flow: ChannelFlow) -> Iterator[tuple[Step, Reduce]]:
+    for step in flow.steps:
+        for relation in step.relations:
+            if isinstance(relation, Reduce):
+                yield step, relation
+
+
+class _Finder:
+    def __init__(
+        self,
+        model: nn.Module,
+        captured: Captured,
+        flow: ChannelFlow,
+        constants: Mapping[Line, Known],
+        kept: Mapping[str, Positions],
+    ) -> None:
+        self._model, self._captured, self._flow = model, captured, flow
+        self._constants, self._kept = constants, kept
+        self._scaled = find_scaled(captured, flow, constants)
+        self._uses = Counter(value for step in flow.steps for value in step.reads)
+        self._readers = {
+            line.value: step
+            for step in flow.steps
+            for relation in step.relations
+            for line in relation_reads(relation)
+        }
+
+    def chances(self) -> Iterator[tuple[str, _Chance]]:
+        """What could be done, whether or not it spares anything, by the layers' weights."""
+        for step, relation in _reductions(self._flow):
+            ways = [way for way in self._scaled.get(relation.read, ()) if way.spread]
+            if ways and self._is_plain(step, relation):
+                scaled, columns = max(
+                    ((way, self._columns(relation, way)) for way in ways),
+                    key=lambda found: len(found[1]),
+                )
+                if len(columns) and self._is_even(step, relation):
+                    gating = self._gating(step, relation, scaled, columns)
+                    yield relation.layer[1:], _Chance(gating, scaled.factor)
+
+    def _columns(self, relation: Reduce, scaled: Scaled) -> Positions:
+        """The columns a layer keeps that meet a multiple of the gate, and no constant."""
+        own = columns_kept(relation, self._kept)
+        known = self._constants.get(relation.read)
+        multiple = ~np.isnan(scaled.numbers)
+        return own[(multiple if known is None else multiple & ~known.constant)[own]]
+
+    def _is_plain(self, step: Step, relation: Reduce) -> bool:
+        """Whether a step is one layer that alone has its weight, and whose tensor is one line's."""
+        layer = None if step.module is None else self._model.get_submodule(step.module)
+        return (
+            isinstance(layer, KINDS)
+            and not computes_weight(layer)
+            and not layer._forward_hooks
+            and relation.groups == 1
+            and relation.weight == relation.layer
+            and self._uses[relation.weight] == 1
+            and len(step.relations) == len(step.makes) == 1
+            and relation.out in self._flow.classes
+        )
+
+    def _is_even(self, step: Step, relation: Reduce) -> bool:
+        """Whether what a layer makes of a number that is the same at all places is the same too.
+
+        A layer that looks at one place at a time may meet anything. Where others read what has
+        no extent on the example, it may have one on another image, and the gate too.
+        """
+        call = self._call(step, relation.out)
+        if pads(call):
+            return False
+        area = int(np.prod(self._flow.shapes[relation.weight][2:]))
+        if call.op == "linear" or (area == 1 and np.all(np.equal(call.argument("stride"), 1))):
+            return True
+        shape = self._flow.shapes[relation.read.value]
+        return all(size > 1 for size in shape[relation.read.axis + 1 :])
+
+    def _call(self, step: Step, line: Line) -> Call:
+        return next(c for c in self._captured.observed[step.node].calls if line.value in c.outs)
+
+    def _gating(self, step: Step, relation: Reduce, scaled: Scaled, columns: Positions) -> Gating:
+        norm = self._norm_behind(relation.out)
+        return Gating(
+            layer=str(step.module),
+            columns=tuple(columns.tolist()),
+            gate=scaled.gate.value,
+            axis=scaled.gate.axis,
+            node=(norm or step).node,
+            norm=None if norm is None else norm.module,
+        )
+
+    def _norm_behind(self, line: Line) -> Step | None:
+        """The BatchNorm that alone reads a line and only scales and shifts it.
+
+        What is added behind it leaves it next to its layer, into which it can be folded.
+        """
+        step = self._readers.get(line.value)
+        if step is None or self._uses[line.value] != 1 or step.module is None:
+            return None
+        norm, (relation, *more) = self._model.get_submodule(step.module), step.relations
+        if more or len(step.makes) > 1 or not isinstance(relation, Pass):
+            return None
+        call = self._call(step, relation.out)
+        scales = call.op in NORMS and not call.argument("training")
+        own = isinstance(norm, _BatchNorm) and norm.running_var is not None
+        stock = stock_class(norm) is not None
+        plain = stock and not norm._forward_hooks and relation.out.axis == line.axis
+        return step if scales and own and plain else None
+
+
+def factors_met(
+    captured: Captured,
+    flow: ChannelFlow,
+    constants: Mapping[Line, Known],
+    gated: Mapping[str, Gating],
+) -> dict[str, tuple[float, ...]]:
+    """The numbers that gates are multiplied with for each weight's columns, as they now are."""
+    scaled = find_scaled(captured, flow, constants) if gated else {}
+    found = {}
+    for _, relation in _reductions(flow):
+        gating = gated.get(relation.layer[1:])
+        if gating is not None:
+            gate = Line(gating.gate, gating.axis)
+            ways = [way for way in scaled.get(relation.read, ()) if way.gate == gate]
+            numbers = ways[0].numbers[list(gating.columns)].tolist() if ways else [float("nan")]
+            if any(number != number for number in numbers):
+                raise PlanError(
+                    f"the plan was made for other weights: {relation.layer[1:]} no longer reads "
+                    "the constants it counted on; make the plan again"
+                )
+            found[gated_weight(relation.layer[1:])] = tuple(numbers)
+    return found

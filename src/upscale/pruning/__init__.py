@@ -1,0 +1,1 @@
+"""Whole jobs: prune, survey, undo, and what of a model can be pruned at all."""

@@ -1,0 +1,282 @@
+"""Pruning in one call: select, plan, export, verify; and measure, where that is asked for."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from typing_extensions import Unpack
+
+from upscale import masking
+from upscale.api import (
+    Options,
+    Way,
+    export,
+    masked_by,
+    plan_for,
+    pricing_for,
+    select_for,
+    target_like,
+)
+from upscale.capture import Captured, Example, capture
+from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
+from upscale.flow.analyse import analyse
+from upscale.flow.relations import ChannelFlow
+from upscale.planning import Plan
+from upscale.pruning import fuse as fusing
+from upscale.selection.amounts import Amount, Latency
+from upscale.selection.masks import Selection
+from upscale.selection.selecting import Request
+from upscale.subject.accepting import checked
+from upscale.subject.ordinary import ordinary_tensors
+from upscale.subject.settling import settled
+from upscale.targets.racing import Measurement, computing_on, race, scripted
+from upscale.targets.target import Target
+from upscale.verify import verify as verify_exported
+
+Progress = Callable[[str], object]
+
+# How often a latency is measured before the search for it ends, and how close is close enough.
+TRIALS, NEAR = 8, 0.02
+MOST_PRUNED = 0.95
+
+
+@ordinary_tensors()
+def prune(
+    model: nn.Module,
+    example: Any,
+    *,
+    amount: float | Amount | Latency,
+    order: str = "optimal",
+    target: Target | None = None,
+    widen: bool = True,
+    verify: bool = True,
+    measure: bool = False,
+    fuse: bool = False,
+    steps: int = 1,
+    tune: Callable[[nn.Module, int], object] | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[Options],
+) -> fx.GraphModule:
+    """Select, plan, export and verify in one call; the model itself is not changed.
+
+    Parameters
+    ----------
+    amount
+        As for `select`; or `Latency(share)`: as few channels go as bring the measured latency
+        down to that share of the unpruned model's.
+    order, target, widen
+        As for `plan`.
+    measure
+        Race the unpruned model and several exports in one loop and return the fastest; what
+        was measured is in `pruned.meta["race"]`. If pruning does not pay, a `SlowerWarning`
+        says by how much.
+    fuse
+        Fold BatchNorms into convolutions and drop what does nothing: for inference alone.
+    steps, tune
+        With several steps the amount grows evenly; after each, `tune(masked, step)` may train
+        the masked model as it likes before the next is taken.
+    progress
+        Called with a line of text whenever something was measured.
+    verify
+        Compare the export with the masked model; `pruned.meta["verified"]` says what was tested
+        and what came of it. If nothing could be, an `UnverifiedWarning` says why.
+    options
+        Those of `select`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> prune(net, torch.randn(1, 4), amount=0.5).get_submodule("0").out_features
+    4
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise SelectionError(f"steps is {steps!r}; it must be a whole number >= 1")
+    given = Example.of(example)
+    way = Way(order, pricing_for(given, target), widen)
+    tell = progress or (lambda line: None)
+    start, gone = masking.released(settled(checked(model)))
+    job = _Job(start, given, way, gone, verify)
+    if isinstance(amount, Latency):
+        if steps > 1:
+            raise SelectionError("a latency is reached in one step; prune in several to shares")
+        amount = _share_for(job, amount, options, tell)
+    drawn = _draw(job, Amount.of(amount), options, steps, tune)
+    pruned = _fastest(drawn, tell) if measure else drawn.exported(drawn.plan(way))
+    return fusing.fuse(pruned) if fuse else pruned
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A model to prune, without output masks (`gone` are those it had), and how."""
+
+    model: nn.Module
+    example: Example
+    way: Way
+    gone: Mapping[str, tuple[int, ...]]
+    verify: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A job whose channels have been chosen."""
+
+    job: _Job
+    captured: Captured
+    flow: ChannelFlow
+    selection: Selection
+
+    def plan(self, way: Way) -> Plan:
+        """The plan that a way of planning makes."""
+        job = self.job
+        return plan_for(
+            job.model, job.example, self.captured, self.flow, (self.selection,), way, job.gone
+        )
+
+    def exported(self, plan: Plan) -> fx.GraphModule:
+        """What a plan exports, verified if that was asked for."""
+        job = self.job
+        pruned = export(job.model, plan)
+        if job.verify:
+            masked = masked_by(job.model, (self.selection,), job.example)
+            masked = masking.hold_outputs(masked, job.gone)
+
+            def unrounded() -> nn.Module:
+                return export(copy.deepcopy(job.model).double(), plan)
+
+            # What is folded is rounded to the weights' own precision; compare without that.
+            wide = unrounded if plan.rounds else None
+            verified = verify_exported(pruned, masked, job.example, unrounded=wide)
+            pruned.meta["verified"] = verified
+            if verified.relative_error is None:
+                warnings.warn(
+                    f"the export could not be verified: {verified.because}. Pass an example on "
+                    "which it responds, or compare yourself with what upscale.mask gives",
+                    UnverifiedWarning,
+                    stacklevel=3,
+                )
+        return pruned
+
+
+def _draw(
+    job: _Job,
+    amount: Amount,
+    options: Options,
+    steps: int = 1,
+    tune: Callable[[nn.Module, int], object] | None = None,
+) -> _Drawn:
+    """Choose channels, in steps."""
+    request, model = Request(amount=amount, **options), job.model
+    for step in range(1, steps + 1):
+        captured = capture(model, job.example)
+        flow = analyse(captured)
+        now = replace(request, amount=replace(amount, share=amount.share * step / steps))
+        selection = select_for(model, job.example, captured, flow, now, job.gone)
+        if tune is not None:
+            model = masked_by(model, (selection,), job.example)
+            tune(model, step)
+            model, _ = masking.released(model)
+        request = replace(request, within=selection)
+    return _Drawn(replace(job, model=model), captured, flow, selection)
+
+
+def _fastest(drawn: _Drawn, tell: Progress) -> fx.GraphModule:
+    """The fastest of several exports, and a warning if it is no faster than the model itself."""
+    job = drawn.job
+    plan = drawn.plan(job.way)
+    exports = {"planned": drawn.exported(plan)}
+    narrow = drawn.plan(replace(job.way, widen=False))
+    if narrow.edges != plan.edges or narrow.cuts != plan.cuts:
+        exports["narrow"] = drawn.exported(narrow)
+    if plan.sums:
+        # What is added lacks different channels: putting it together may cost more than it saves.
+        exports["whole sums"] = drawn.exported(drawn.plan(replace(job.way, sums="whole")))
+    untouched = replace(drawn, selection=Selection(kept={}))
+    whole = masked_by(job.model, (drawn.selection,), job.example)
+    whole, _ = masking.released(whole)
+    exports["whole"] = replace(
+        untouched, job=replace(job, model=whole), captured=capture(whole, job.example)
+    ).exported(untouched.plan(job.way))
+    taken = race_models({"unpruned": job.model, **exports}, job.example, job.way.pricing.target)
+    for name, own in taken.items():
+        tell(f"{name}: {own}")
+    best = min(exports, key=lambda name: taken[name].median_ms)
+    ratio = taken[best].median_ms / taken["unpruned"].median_ms
+    if best == "whole" or ratio >= 1:
+        warnings.warn(
+            f"pruning does not pay here: the fastest export ({best}) takes {ratio:.2f} times as "
+            f"long as the unpruned model, the pruned one "
+            f"{taken['planned'].median_ms / taken['unpruned'].median_ms:.2f} times",
+            SlowerWarning,
+            stacklevel=3,
+        )
+    exports[best].meta["race"] = taken
+    return exports[best]
+
+
+def _share_for(job: _Job, asked: Latency, options: Options, tell: Progress) -> Amount:
+    """The least share of channels whose export is as fast as asked, by bisection."""
+    low, high, best = 0.0, MOST_PRUNED, None
+    share = 1 - asked.share
+    reached = 1.0
+    for trial in range(1, TRIALS + 1):
+        drawn = _draw(replace(job, verify=False), Amount(share), options)
+        models = {"unpruned": job.model, "pruned": drawn.exported(drawn.plan(job.way))}
+        taken = race_models(models, job.example, job.way.pricing.target)
+        ratio = taken["pruned"].median_ms / taken["unpruned"].median_ms
+        reached = min(reached, ratio)
+        tell(
+            f"trial {trial} of {TRIALS}: without {share:.1%} of channels {ratio:.1%} of the latency"
+        )
+        if ratio <= asked.share:
+            high = best = share
+        else:
+            low = share
+        if (best == share and ratio > asked.share - NEAR) or high - low < NEAR / 2:
+            break
+        share = (low + high) / 2
+    if best is None:
+        warnings.warn(
+            f"asked {asked}; without {high:.0%} of channels it is still {reached:.1%}",
+            AmountWarning,
+            stacklevel=3,
+        )
+    return Amount(high if best is None else best)
+
+
+def race_models(
+    models: Mapping[str, nn.Module],
+    example: Any,
+    target: Target,
+    *,
+    runs: int = 20,
+    peak: Callable[[Callable[[], object]], int] | None = None,
+) -> dict[str, Measurement]:
+    """Time models as a target would run them, turn by turn."""
+    given = Example.of(example).copied()
+    last = target.memory_format == "channels_last"
+    times = max(1, round(target.batch / target_like(given).batch))
+
+    def laid_out(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        x = torch.cat([x] * times) if times > 1 and x.dim() else x
+        return x.contiguous(memory_format=torch.channels_last) if last and x.dim() == 4 else x
+
+    given = given.map(laid_out)
+    with computing_on(target.threads):
+        contestants: dict[str, Callable[[], object]] = {}
+        for name, model in models.items():
+            own: Any = copy.deepcopy(model)
+            own = own.to(memory_format=torch.channels_last) if last else own
+            if target.runtime == "torchscript":
+                own = scripted(own, given.args)
+            contestants[name] = partial(own, *given.args, **given.kwargs)
+        return race(contestants, runs=runs, peak=peak)

@@ -1,0 +1,256 @@
+"""Surveys: what of a model can be pruned, what stays whole and why, before anything is."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from upscale import masking
+from upscale.api import Way, plan_for, pricing_for, select_for
+from upscale.capture import Captured, Example, capture
+from upscale.errors import AmountWarning
+from upscale.flow.analyse import analyse
+from upscale.flow.liveness import find_live
+from upscale.flow.relations import ChannelFlow, Frozen, Pass, Reduce
+from upscale.selection.amounts import Amount
+from upscale.selection.masks import Selection
+from upscale.selection.selecting import Request
+from upscale.subject.accepting import checked
+from upscale.subject.layers import columns, layers, weight_names, weight_of
+from upscale.subject.ordinary import ordinary_tensors
+from upscale.subject.settling import settled
+from upscale.targets.target import Target
+from upscale.tools.quiet import unwarned
+
+SHARES = (0.10, 0.25, 0.50)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSurvey:
+    """A layer: how wide it is, whether its input and output channels can leave, and if not why.
+
+    `why` is about outputs, `why_inputs` about inputs; each is empty where they can leave.
+    """
+
+    name: str
+    kind: str
+    inputs: int
+    outputs: int
+    weights: int
+    inputs_leave: bool
+    outputs_leave: bool
+    why: str
+    why_inputs: str
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What of a model can be pruned: its layers, what freezes, and what to expect.
+
+    `prunable` is the share of weights in layers whose inputs or outputs can leave; `expected`
+    the estimated latency, as a share of the unpruned model's, by the share of channels pruned;
+    nothing, if there is nothing to estimate.
+    `beside` are weights that are no layer's own, such as those of a fused attention.
+    """
+
+    model: str
+    layers: tuple[LayerSurvey, ...]
+    beside: tuple[LayerSurvey, ...]
+    unreached: tuple[str, ...]
+    frozen: tuple[Frozen, ...]
+    prunable: float
+    expected: Mapping[float, float]
+
+    def __str__(self) -> str:
+        weights = sum(layer.weights for layer in self.layers)
+        if not (self.layers or self.beside or self.unreached):
+            return f"{self.model}: it has no convolution or linear, so nothing can be pruned."
+        lines = [
+            f"{self.model}: {len(self.layers)} layer{'' if len(self.layers) == 1 else 's'} with "
+            f"{weights:,} weights, "
+            f"{self.prunable:.1%} of them in layers that can be pruned.",
+        ]
+        lines += _stays(self.layers, inputs=True)
+        lines += _stays(self.layers, inputs=False)
+        if self.beside:
+            count, numbers = len(self.beside), sum(each.weights for each in self.beside)
+            lines.append(
+                f"Beside them {count} weight{'' if count == 1 else 's'} of {numbers:,} numbers "
+                f"belong{'s' if count == 1 else ''} to no layer that a selection can name:"
+            )
+            leaves = "outputs that nobody reads any more leave, inputs stay"
+            lines += _by_reason(
+                self.beside, lambda each: leaves if each.outputs_leave else each.why
+            )
+        counted = Counter(_told(each) for each in self.frozen)
+        if counted:
+            lines.append("Operations that keep channels whole:")
+        lines += (f"  {told} ({_times(count)})." for told, count in counted.items())
+        if self.unreached:
+            lines.append(f"Never reached in this mode: {', '.join(self.unreached)}.")
+        told = ", ".join(
+            f"{1 / ratio:.2f} times as fast without {share:.0%}"
+            for share, ratio in self.expected.items()
+        )
+        if told:
+            lines.append(f"Expect, by estimate, if channels go at random: {told}.")
+        return "\n".join(lines)
+
+
+@ordinary_tensors()
+def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> Survey:
+    """Say what of a model can be pruned; the model is not changed.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> [layer.outputs_leave for layer in survey(net, torch.zeros(1, 4)).layers]
+    [True, False]
+    """
+    model, gone = masking.released(settled(checked(model)))
+    given = Example.of(example)
+    captured = capture(model, given, numbers=False)
+    flow = analyse(captured)
+    way = Way("optimal", pricing_for(given, target))
+
+    def estimate(selection: Selection) -> float:
+        made = plan_for(model, given, captured, flow, (selection,), way, gone)
+        return made.estimated_us or 0.0
+
+    whole = Selection(kept={})
+    plan = plan_for(model, given, captured, flow, (whole,), way, gone)
+    base = plan.estimated_us or 0.0
+    expected = {}
+    for share in SHARES if base else ():
+        request = Request(amount=Amount(share), importance="random")
+        with unwarned(AmountWarning):  # what cannot be pruned is what a survey says anyway
+            selection = select_for(model, given, captured, flow, request, gone)
+        expected[share] = estimate(selection) / base
+    views, beside = _layers(model, captured, flow)
+    named = set(weight_names(model).values())
+    reached = {r.layer[1:] for s in flow.steps for r in s.relations if isinstance(r, Reduce)}
+    weights = sum(view.weights for view in views)
+    leaving = sum(v.weights for v in views if v.inputs_leave or v.outputs_leave)
+    return Survey(
+        model=captured.name,
+        layers=views,
+        beside=beside,
+        unreached=tuple(sorted(named - reached - {v.name for v in views})),
+        frozen=plan.frozen,
+        prunable=leaving / max(1, weights),
+        expected=expected,
+    )
+
+
+def _layers(
+    model: nn.Module, captured: Captured, flow: ChannelFlow
+) -> tuple[tuple[LayerSurvey, ...], tuple[LayerSurvey, ...]]:
+    """Every layer that the model reaches, and the weights it multiplies by that are no layer's."""
+    reductions = {
+        r.layer[1:]: r for step in flow.steps for r in step.relations if isinstance(r, Reduce)
+    }
+    nothing = np.empty(0, dtype=np.int64)
+    needed = find_live(flow, {r.layer: nothing for r in reductions.values()}).lines
+
+    def view(name: str, kind: str, weight: Tensor, inputs: int, relation: Reduce) -> LayerSurvey:
+        inputs_leave = relation.read in flow.classes and not relation.channelwise
+        outputs_leave = not bool(needed[relation.out].all())
+        return LayerSurvey(
+            name=name,
+            kind=kind,
+            inputs=inputs,
+            outputs=flow.size(relation.out),
+            weights=weight.numel(),
+            inputs_leave=inputs_leave,
+            outputs_leave=outputs_leave,
+            why="" if outputs_leave else _why(captured, flow, relation.out.value),
+            why_inputs="" if inputs_leave else _why_inputs(captured, flow, relation),
+        )
+
+    names = weight_names(model)
+    own = tuple(
+        view(name, type(layer).__name__, weight_of(layer), columns(layer), relation)
+        for name, layer in layers(model).items()
+        if (relation := reductions.get(names[name])) is not None
+    )
+    loose = {n: p for n, p in model.named_parameters() if n not in names.values()}
+    beside = tuple(
+        view(name, "parameter", weight, flow.size(relation.read), relation)
+        for name, weight in loose.items()
+        if (relation := reductions.get(name)) is not None
+    )
+    return own, beside
+
+
+def _why_inputs(captured: Captured, flow: ChannelFlow, relation: Reduce) -> str:
+    """Why no input channel leaves: a layer reads one each, or none that another layer makes."""
+    if relation.channelwise:
+        return "each belongs to one output, and leaves with it"
+    given = {node.name for node in captured.graph.nodes if node.op == "placeholder"}
+    makers = {value: step for step in flow.steps for value in step.makes}
+    front = [relation.read.value]
+    for value in front:
+        if value in given:
+            return "they are the model's input"
+        if (step := makers.get(value)) is not None:
+            if step.frozen is not None:
+                return _told(step.frozen)
+            if any(v.startswith("@") for v in step.reads):
+                break
+            front += [v for v in step.reads if v not in front]
+    return "no convolution or linear makes them"
+
+
+def _why(captured: Captured, flow: ChannelFlow, value: str) -> str:
+    """What needs every channel of a value: the first step on its way that does."""
+    front, output = {value}, next(n.name for n in captured.graph.nodes if n.op == "output")
+    for step in flow.steps:
+        if not front.intersection(step.reads):
+            continue
+        if step.frozen is not None:
+            return _told(step.frozen)
+        if any(isinstance(r, Pass) and r.whole for r in step.relations):
+            calls = captured.observed[step.node].calls
+            kind = captured.kinds[step.module] if step.module else calls[-1].op
+            return f"{kind} normalises over all of them"
+        if step.node == output:
+            return "they are the model's output"
+        if not any(isinstance(r, Reduce) and not r.channelwise for r in step.relations):
+            front.update(step.makes)
+    return "something needs all of them"
+
+
+def _stays(views: tuple[LayerSurvey, ...], *, inputs: bool) -> list[str]:
+    """How many layers can drop inputs or outputs, and which cannot, by reason."""
+    side = "input" if inputs else "output"
+    stays = [v for v in views if not (v.inputs_leave if inputs else v.outputs_leave)]
+    head = f"{len(views) - len(stays)} of {len(views)} layers can drop {side} channels"
+    if not stays:
+        return [f"{head}."]
+    rest = f"{head}. {'This one keeps' if len(stays) == 1 else 'These keep'} all:"
+    return [rest, *_by_reason(stays, lambda view: view.why_inputs if inputs else view.why)]
+
+
+def _by_reason(
+    views: Sequence[LayerSurvey], reason_of: Callable[[LayerSurvey], str]
+) -> Iterator[str]:
+    """A line for each reason, with the first few names it holds for."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for view in views:
+        reasons[reason_of(view)].append(view.name or "the model itself")
+    for reason, names in reasons.items():
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        yield f"  {shown}: {reason}."
+
+
+def _told(frozen: Frozen) -> str:
+    where = f" at {frozen.source}" if frozen.source else ""
+    return f"{frozen.operation}{where}: {frozen.because}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

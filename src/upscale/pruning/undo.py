@@ -1,0 +1,100 @@
+"""Undoing: the weights of an export back in the shape of the model it was made from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, fx, nn
+
+from upscale import masking
+from upscale.channels import positions
+from upscale.errors import PlanError
+from upscale.planning import Plan
+from upscale.rewrite.graph import unclashing
+from upscale.selection.masks import Selection
+from upscale.subject.accepting import checked
+from upscale.subject.layers import computes_weight, layers, tensors, weight_names
+from upscale.subject.ordinary import ordinary_tensors
+from upscale.subject.settling import settled
+
+
+@ordinary_tensors()
+def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
+    """A copy of a model with the weights of its export, and zeros for all that was pruned.
+
+    That is the masked model: it computes what the export computes, trained or not. Weights that
+    the model computes from others (`weight_norm`) are plain ones in it, as they are in the export.
+
+    >>> import upscale
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    >>> pruned = upscale.prune(net, torch.zeros(1, 4), amount=0.5)
+    >>> int((undo(pruned, net).get_submodule("1").weight == 0).sum())
+    8
+    """
+    plan = pruned.meta.get("plan") if isinstance(pruned, fx.GraphModule) else None
+    if not isinstance(plan, Plan):
+        raise PlanError("only what upscale.export returned or upscale.load read can be undone")
+    if plan.gated:
+        layer = next(iter(plan.gated.values())).layer
+        raise PlanError(
+            f"the export reads a gate beside {layer} for channels it has no more, and the model "
+            "has no place for the weight of that: it cannot be undone"
+        )
+    twin = copy.deepcopy(masking.released(settled(checked(model)))[0])
+    small = tensors(pruned)
+    wide = tensors(twin)
+    lost = sorted(plan.cuts.keys() - wide.keys())
+    if lost:
+        raise PlanError(f"the export was made from another model: here is no {lost[0]}")
+    names: dict[int, list[str]] = {}
+    for name, tensor in wide.items():
+        names.setdefault(id(tensor), []).append(name)
+    for own in names.values():
+        paths = [unclashing(name) for name in own if unclashing(name) in small]
+        if paths:
+            _fill(wide[own[0]], small[paths[0]], plan.cuts.get(own[0], {}), own[0])
+        else:
+            _zero(wide[own[0]], plan.zeroed.get(own[0], {}))
+    _check_folds(plan, twin)
+    twin = masking.hold_outputs(twin, plan.held)
+    computed = {
+        layer: plan.kept[name]
+        for layer, name in weight_names(twin).items()
+        if name in plan.kept and computes_weight(layers(twin)[layer])
+    }
+    return masking.mask(twin, Selection(kept=computed)) if computed else twin
+
+
+def _fill(wide: Tensor, small: Tensor, cuts: Mapping[int, tuple[int, ...]], name: str) -> None:
+    """Write what is left of a parameter where it was; the rest of it becomes zero."""
+    with torch.no_grad():
+        for axis, kept in cuts.items():
+            if small.shape[axis] != len(kept) or max(kept, default=-1) >= wide.shape[axis]:
+                raise PlanError(f"the export was made from another model: {name} does not fit")
+            shape = list(small.shape)
+            shape[axis] = wide.shape[axis]
+            index = torch.from_numpy(positions(kept)).to(small.device)
+            small = small.new_zeros(shape).index_copy(axis, index, small)
+        if small.shape != wide.shape:
+            raise PlanError(f"the export was made from another model: {name} does not fit")
+        wide.copy_(small)
+
+
+def _zero(wide: Tensor, zeroed: Mapping[int, tuple[int, ...]]) -> None:
+    """Write zeros where output masks are: what makes nothing but zeros is not in the export."""
+    with torch.no_grad():
+        for axis, gone in zeroed.items():
+            wide.index_fill_(axis, torch.from_numpy(positions(gone)).to(wide.device), 0.0)
+
+
+def _check_folds(plan: Plan, model: nn.Module) -> None:
+    """Raise if the export has a bias that the model has no place for."""
+    for layer, name in weight_names(model).items():
+        folding = plan.folds.get(name)
+        if folding is not None and folding.into is None and layers(model)[layer].bias is None:
+            raise PlanError(
+                f"the export gave {layer} a bias, and the model has no place for it: it cannot be "
+                "undone"
+            )

@@ -1,0 +1,3 @@
+"""Reports, by the path they are documented under."""
+
+from upscale.lab.report import *  # noqa: F403

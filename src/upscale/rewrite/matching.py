@@ -1,0 +1,120 @@
+"""Matching: whether a plan was made for the model it is applied to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from upscale import masking
+from upscale.capture import Captured, Configuration, Example, capture, configuration
+from upscale.capture.fingerprint import FORMAT, difference, made_for
+from upscale.errors import PlanError, UpscaleError
+from upscale.planning import Plan
+from upscale.subject.layers import tensors
+
+ANOTHER = "the plan was made for another model"
+
+
+def remembered(plan: Plan, model: nn.Module, captured: Captured) -> Plan:
+    """The plan with all by which the model it was made for is known again."""
+    source = replace(captured, made_from=configuration(model))
+    return replace(plan, source=source, made_for=made_for(captured))
+
+
+def captured_for(model: nn.Module, plan: Plan, example: Any) -> Captured:
+    """The capture a plan was made from, or one just like it; raises if the model is another.
+
+    A model whose configuration is that of the one planned for need not be captured again.
+    """
+    there = plan.source if isinstance(plan.source, Captured) else None
+    if there is None:
+        return _captured_anew(model, plan, example)
+    _check_shapes(model, there)
+    before, now = there.made_from, configuration(model)
+    if now.same(before):
+        return there
+    if example is None:
+        example = _example_like(there.example, model, before, now)
+    try:
+        here = _captured(model, plan, example)
+    except UpscaleError as error:
+        raise PlanError(
+            f"{ANOTHER}: this one cannot be captured as that one was: {error}"
+        ) from error
+    found = difference(there, here)
+    if found is not None:
+        raise PlanError(f"{ANOTHER}: {found}")
+    if made_for(here) != plan.made_for:
+        raise PlanError(_traced_otherwise())
+    return here
+
+
+def check_masks(gone: Mapping[str, tuple[int, ...]], plan: Plan) -> None:
+    """Raise if a model came with output masks that the plan does not know of."""
+    for name, channels in gone.items():
+        if not set(channels) <= set(plan.masks.get(name, ())):
+            raise PlanError(f"{ANOTHER}: there {name} has no such output mask as here")
+
+
+def _captured_anew(model: nn.Module, plan: Plan, example: Any) -> Captured:
+    """The capture of a model by which a plan from JSON is known to be made for it."""
+    if example is None:
+        raise PlanError(
+            "this plan was read from JSON: pass an example, export(model, plan, example)"
+        )
+    form, _, rest = plan.made_for.partition(":")
+    if form != str(FORMAT) or ":" not in rest:
+        raise PlanError(
+            "the plan knows its model by a fingerprint of another version of upscale; plan again"
+        )
+    here = _captured(model, plan, example)
+    found = made_for(here)
+    if found.rpartition(":")[0] != plan.made_for.rpartition(":")[0]:
+        raise PlanError(
+            f"{ANOTHER} or mode: what this one computes has other operations, constants or "
+            "parameters, or they are put together otherwise"
+        )
+    if found != plan.made_for:
+        raise PlanError(_traced_otherwise())
+    return here
+
+
+def _captured(model: nn.Module, plan: Plan, example: Any) -> Captured:
+    held = masking.hold_outputs(model, plan.held) if plan.held else model
+    return capture(held, Example.of(example), numbers=False)
+
+
+def _traced_otherwise() -> str:
+    return (
+        "the model computes what the plan was made for, but is traced into other nodes here, by "
+        "another version of torch or from code written otherwise; plan again"
+    )
+
+
+def _example_like(
+    example: Example, model: nn.Module, before: object, now: Configuration
+) -> Example:
+    """An example of zeros where the model is, in its precision if that has changed since."""
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    planned = before.dtype if isinstance(before, Configuration) else None
+
+    def like(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        dtype = now.dtype if leaf.dtype == planned else leaf.dtype
+        return torch.zeros_like(leaf, device=device, dtype=dtype)
+
+    return example.map(like)
+
+
+def _check_shapes(model: nn.Module, captured: Captured) -> None:
+    owned = tensors(model)
+    for value, info in captured.values.items():
+        name = value.removeprefix("@")
+        if value != name and (name not in owned or tuple(owned[name].shape) != info.shape):
+            here = f"{tuple(owned[name].shape)}" if name in owned else "missing"
+            raise PlanError(f"{ANOTHER}: there {name} is {info.shape}, here {here}")

@@ -1,0 +1,1 @@
+"""Targets: where an export will run, and what things cost there."""

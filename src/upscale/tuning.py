@@ -1,0 +1,3 @@
+"""Fine-tuning, by the path it is documented under."""
+
+from upscale.lab.tuning import *  # noqa: F403

@@ -1,0 +1,96 @@
+"""Plans that were read from a document are not trusted: what they export is held against what
+they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from upscale import masking
+from upscale.capture import Captured, Example
+from upscale.errors import CaptureError, ExampleError, PlanError
+from upscale.planning import Plan
+from upscale.selection.masks import Selection
+from upscale.subject.layers import weight_names
+from upscale.verify import compare
+
+
+@contextmanager
+def doubted(plan: Plan) -> Iterator[None]:
+    """Whatever a plan that was read brings about is a `PlanError`."""
+    if plan.source is not None:
+        yield
+        return
+    try:
+        yield
+    except PlanError:
+        raise
+    except Exception as error:  # a plan that was tampered with may fail anywhere
+        if isinstance(error, (CaptureError, ExampleError)) and not plan.held:
+            raise  # the model itself, or the example, cannot be captured
+        raise PlanError(
+            f"the plan does not fit the model ({type(error).__name__}: {error!s:.200}); make the "
+            "plan again"
+        ) from error
+
+
+def check_sizes(plan: Plan, captured: Captured) -> None:
+    """Raise if a plan asks for more channels than anything in the model has."""
+    shapes = (*captured.sizes.values(), *(info.shape for info in captured.values.values()))
+    most = max((size for shape in shapes for size in shape), default=0)
+    if any(size > most for size in _sizes(plan)):
+        raise PlanError(
+            f"the plan was made for another model: it asks for more than {most} channels at once, "
+            "and nothing here has more; make the plan again"
+        )
+
+
+def _sizes(plan: Plan) -> Iterable[int]:
+    """How many channels every part of a plan speaks of."""
+    for edge in (*plan.edges, *plan.joins):
+        yield sum(abs(piece.length) for piece in edge.pieces)
+        yield from (len(piece.indices) for piece in edge.pieces if piece.indices is not None)
+        yield from () if edge.spread is None else edge.spread.sizes
+    for told in plan.asked.values():
+        yield from told.fixed.values()
+    for sizes in plan.sizes.values():
+        yield from sizes.values()
+    for table in (plan.cuts, plan.zeroed):
+        for by_axis in table.values():
+            yield from map(len, by_axis.values())
+    yield from (*plan.groups.values(), *plan.widths.values())
+
+
+def check_says(
+    pruned: nn.Module,
+    model: nn.Module,
+    plan: Plan,
+    example: Example,
+    unrounded: Callable[[], nn.Module] | None,
+) -> None:
+    """Raise unless an export is shown to compute what its plan says it does."""
+    if not compare(pruned, _masked(model, plan), example, unrounded=unrounded).exact:
+        raise PlanError(
+            "what the plan exports could not be shown to be what it says: its parts contradict "
+            "each other, it was made for other weights, or the example shows nothing; make the "
+            "plan again"
+        )
+
+
+def _masked(model: nn.Module, plan: Plan) -> nn.Module:
+    """The model in which all is zero that a plan says is pruned.
+
+    Columns that meet a constant are read no more, but what they add is made up for.
+    """
+    made_up: dict[str, set[int]] = {}
+    for table in (plan.folds, plan.gated):
+        for name, own in table.items():
+            made_up.setdefault(name, set()).update(own.columns)
+    kept = {
+        layer: tuple(sorted({*plan.kept[name], *made_up.get(name, ())}))
+        for layer, name in weight_names(model).items()
+        if name in plan.kept
+    }
+    return masking.hold_outputs(masking.mask(model, Selection(kept=kept)), plan.masks)
