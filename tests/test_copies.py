@@ -22,7 +22,7 @@ from tests.masks import calm, random_selection
 from tests.nets import NETS, TRACED
 from upscale.capture import Captured, Example
 from upscale.ordering import Ordering, check, solve
-from upscale.planning import Plan, families, making
+from upscale.planning import Plan, reads, search
 from upscale.subject.layers import columns, computes_weight, layers
 
 ORDERS = ("none", "mrap", "optimal")
@@ -232,7 +232,7 @@ def listen(monkeypatch: pytest.MonkeyPatch) -> None:
         check(sets, weights, answer)
         return answer
 
-    monkeypatch.setattr(families, "solve", checked)
+    monkeypatch.setattr(reads, "solve", checked)
 
 
 def drawn(name: str, seed: int) -> tuple[nn.Module, Any, upscale.Selection]:
@@ -279,8 +279,8 @@ def test_the_optimal_order_never_costs_more_than_the_papers(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each order may cut elsewhere, and then solves another problem: without cuts it is the same.
-    monkeypatch.setattr(making, "copied", lambda flow, edges: frozenset())
-    monkeypatch.setattr(making, "written_anew", lambda flow: frozenset())
+    monkeypatch.setattr(search, "copied", lambda flow, edges: frozenset())
+    monkeypatch.setattr(search, "written_anew", lambda flow: frozenset())
     listen(monkeypatch)
     for seed in range(2):
         model, example, selection = drawn(name, seed)
