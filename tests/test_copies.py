@@ -22,7 +22,8 @@ from tests.masks import calm, random_selection
 from tests.nets import NETS, TRACED
 from upscale.capture import Captured, Example
 from upscale.ordering import Ordering, check, solve
-from upscale.planning import Plan, reads, search
+from upscale.planning import Plan, search
+from upscale.planning import reads as planned_reads
 from upscale.subject.layers import columns, computes_weight, layers
 
 ORDERS = ("none", "mrap", "optimal")
@@ -232,7 +233,7 @@ def listen(monkeypatch: pytest.MonkeyPatch) -> None:
         check(sets, weights, answer)
         return answer
 
-    monkeypatch.setattr(reads, "solve", checked)
+    monkeypatch.setattr(planned_reads, "solve", checked)
 
 
 def drawn(name: str, seed: int) -> tuple[nn.Module, Any, upscale.Selection]:
