@@ -17,7 +17,7 @@ import upscale
 from scripts.zoo.lively import Liveliness, Shape, make_lively, tell_channels_apart
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
-from upscale.flow.relations import ChannelFlow
+from upscale.flow.channel_flow import ChannelFlow
 from upscale.pruning.prunable import attends, frozen_shares, prunable_share, weights_of
 from upscale.subject.layers import column_axis, layers, weight_names, weight_of
 from upscale.verify import TOLERANCE, compare
@@ -338,7 +338,7 @@ def random_selection(
 def reads_left(flow: ChannelFlow, plan: upscale.Plan) -> int:
     """How often an operation of the export reads a tensor that has channels."""
     return len(plan.joins) + sum(
-        not value.startswith("@") and bool(flow.lines_of(value))
+        not value.startswith("@") and bool(flow.lines.get(value, ()))
         for step in flow.steps
         if step.executed and not step.shape_only and step.node not in plan.gone
         for value in step.reads

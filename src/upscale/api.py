@@ -17,7 +17,7 @@ from upscale.capture import Captured, Example, capture, find_norms
 from upscale.channels import positions
 from upscale.errors import PlanError, SelectionError
 from upscale.flow.analyse import analyse
-from upscale.flow.relations import ChannelFlow
+from upscale.flow.channel_flow import ChannelFlow
 from upscale.lowering.constants import find_constants
 from upscale.lowering.gating import factors_met, find_gated
 from upscale.lowering.outputs import (

@@ -11,19 +11,8 @@ from torch.utils._pytree import tree_leaves
 
 from upscale.capture import PACKS, Call, Captured, Observed
 from upscale.capture.node_queries import asks_property, asks_sizes, size_arguments, source_line
-from upscale.flow.relations import (
-    Carry,
-    ChannelFlow,
-    Fold,
-    Frozen,
-    Line,
-    Pass,
-    Reduce,
-    Relation,
-    Select,
-    Step,
-    relation_reads,
-)
+from upscale.flow.channel_flow import ChannelFlow, Frozen, Step
+from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
 from upscale.flow.rules import RULES, movement, pointwise
 from upscale.flow.walk import Declined, Unlined, Walk, tensors
 
@@ -184,14 +173,14 @@ class _Analyst:
         module = _module(node)
         if module and _cuts_of(self._walk.relations) and module not in self.captured.leaves:
             raise Declined("its layers are used from within another module")
-        covered = {line for relation in self._walk.relations for line in relation_reads(relation)}
+        covered = {line for relation in self._walk.relations for line in relation.reads}
         for value in {value for call in observed.calls for value in tensors(call)}:
             if value in self._walk.splits or not covered.issuperset(self._walk.lines(value)):
                 raise Declined("it mixes channels within")
         seen = [
             line
             for relation in self._walk.relations
-            for line in relation_reads(relation)
+            for line in relation.reads
             if not line.value.startswith("@")
         ]
         if len(seen) != len(set(seen)):

@@ -1,21 +1,39 @@
-"""The algebra of channel flow: lines, how they relate, and what freezes. No torch.
+"""Relations: how the lines of a node's result depend on the lines it reads. No torch.
 
 A *line* is one axis of one value (a tensor) along which channels are told apart. Each of its
-positions belongs to a class: positions that an elementwise operation combines share one, and
-with it their place in any order. Relations say how the lines of a node's result depend on the
-lines it reads; an axis that is no line is whole and in its own order.
+positions belongs to a *class*: positions that an elementwise operation combines share one, and
+with it their place in any order. An axis that is no line is whole and in its own order.
+
+There are six relations, and each says three things of itself, once:
+
+- `need`: which positions of what it reads are needed, given those needed of its result;
+- `wants`: which positions it reads, and whether it needs them in their own order;
+- `tie`: the classes of its result, given those of what it reads; `None` if they are its own.
+
+`cuts` are the axes of parameters that follow its result: rows and bias, scale and shift.
+
+Take `y = conv(x); z = y + x` on 4 channels, of which a reader of `z` keeps 1 and 3. The sum is a
+`Pass`: it needs 1 and 3 of `y` and of `x`, and ties `y[i]`, `x[i]` and `z[i]` into one class. The
+convolution is a `Reduce`: of `x` it needs the columns that its selection keeps, whatever is needed
+of `y`, and the classes of `y` are its own to order.
+
+>>> x, y, z = Line("x", 1), Line("y", 1), Line("z", 1)
+>>> live = {x: np.zeros(4, bool), y: np.zeros(4, bool), z: np.array([False, True, False, True])}
+>>> Pass(z, (y, x)).need(live, {})
+>>> live[y].tolist()
+[False, True, False, True]
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from upscale.channels import Positions
+from upscale.channels import Flags, Positions
+from upscale.flow.classes import Classes
 
 GRID = -1
 
@@ -44,6 +62,11 @@ class Grid:
         return int(np.prod(self.sizes[:-1]))
 
 
+Live = Mapping[Line, Flags]
+Kept = Mapping[str, Positions]
+Known = Mapping[Line, Positions]
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """Position i of the result depends on position i of every line read, parameters too.
@@ -55,6 +78,32 @@ class Pass:
     out: Line
     reads: tuple[Line, ...]
     whole: bool = False
+    cuts: tuple[Line, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parameters = tuple(line for line in self.reads if line.value.startswith("@"))
+        object.__setattr__(self, "cuts", parameters)
+
+    def need(self, live: Live, kept: Kept) -> None:
+        """What is needed of the result is needed of everything read."""
+        needed = live[self.out]
+        if self.whole and needed.any():
+            needed[:] = True
+        for line in self.reads:
+            if line in live:
+                live[line][:] |= needed
+
+    def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
+        """The same positions of every line."""
+        return np.flatnonzero(live[self.out]), False
+
+    def tie(self, classes: Classes, known: Known, apart: Collection[Line]) -> Positions | None:
+        """Equal places are one class; but for lines that are read `apart`, in another order."""
+        lines = [line for line in self.reads if line in known]
+        tied = [known[line] for line in lines if line not in apart] or [known[x] for x in lines[:1]]
+        for other in tied[1:]:
+            classes.merge(tied[0], other)
+        return tied[0] if tied else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +111,24 @@ class Absorb:
     """Every position of the line read is needed, in any order, and none is told apart after."""
 
     read: Line
+    out: ClassVar[None] = None
+    cuts: ClassVar[tuple[Line, ...]] = ()
+    reads: tuple[Line, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads", (self.read,))
+
+    def need(self, live: Live, kept: Kept) -> None:
+        """Everything."""
+        live[self.read][:] = True
+
+    def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
+        """Everything."""
+        return np.arange(len(live[self.read])), False
+
+    def tie(self, classes: Classes, known: Known, apart: Collection[Line]) -> Positions | None:
+        """It makes no line."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,21 +143,53 @@ class Fold:
     read: Line
     table: Positions
     nested: bool
+    cuts: ClassVar[tuple[Line, ...]] = ()
+    reads: tuple[Line, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads", (self.read,))
 
     def wanted(self, layout: Positions) -> Positions:
         """The positions to read, in order, for a result of the given layout."""
         rows = self.table[layout]
         return (rows if self.nested else rows.T).reshape(-1)
 
+    def need(self, live: Live, kept: Kept) -> None:
+        """All parts of what is needed."""
+        live[self.read][self.table[live[self.out]].reshape(-1)] = True
+
+    def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
+        """All parts of what is needed."""
+        return np.unique(self.table[np.flatnonzero(live[self.out])]), False
+
+    def tie(self, classes: Classes, known: Known, apart: Collection[Line]) -> Positions | None:
+        """The parts of one position are one class."""
+        read = known[self.read]
+        for part in range(1, self.table.shape[1]):
+            classes.merge(read[self.table[:, 0]], read[self.table[:, part]])
+        return read[self.table[:, 0]]
+
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """The line read merges with neighbouring axes (flatten): `outer` × channels × `inner`."""
+    """The line read merges with neighbouring axes (flatten): `outer` × channels × `inner`.
+
+    Two channels of 2 × 1 pixels become four features: 0 and 1 are of channel 0, 2 and 3 of 1.
+
+    >>> flat = Carry(Line("flat", 1), Line("x", 1), outer=1, inner=2)
+    >>> flat.channel(np.arange(4), 2).tolist(), flat.features(np.array([1]), 2).tolist()
+    ([0, 0, 1, 1], [2, 3])
+    """
 
     out: Line
     read: Line
     outer: int
     inner: int
+    cuts: ClassVar[tuple[Line, ...]] = ()
+    reads: tuple[Line, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads", (self.read,))
 
     def channel(self, features: Positions, size: int) -> Positions:
         """The channel, of `size`, that each feature is part of."""
@@ -102,6 +201,19 @@ class Carry:
         inner = np.arange(self.inner)[None, None, :]
         return (outer + channels[None, :, None] * self.inner + inner).reshape(-1)
 
+    def need(self, live: Live, kept: Kept) -> None:
+        """The channels that needed features are part of."""
+        channels = live[self.read]
+        channels[self.channel(np.flatnonzero(live[self.out]), len(channels))] = True
+
+    def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
+        """Every channel that is there: a reshape takes all of a tensor."""
+        return np.flatnonzero(live[self.read]), False
+
+    def tie(self, classes: Classes, known: Known, apart: Collection[Line]) -> Positions | None:
+        """Features are classes of their own, which follow their channels (`carried`)."""
+        return None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduce:
@@ -109,7 +221,8 @@ class Reduce:
 
     With groups, column k of group g contracts position `g * columns + k`. `beside` are the
     lines that follow the rows: the bias. `layer` is the weight a selection speaks of; it is
-    `weight` itself unless that is computed from it.
+    `weight` itself unless that is computed from it. A `channelwise` one is depthwise: position i
+    of the result sees position i alone.
     """
 
     out: Line
@@ -122,11 +235,49 @@ class Reduce:
     rows: int
     groups: int
     beside: tuple[Line, ...]
+    reads: tuple[Line, ...] = field(init=False, repr=False)
+    cuts: tuple[Line, ...] = field(init=False, repr=False)
+    channelwise: bool = field(init=False, repr=False)
 
-    @property
-    def channelwise(self) -> bool:
-        """A depthwise convolution: position i of the result sees position i alone."""
-        return self.groups > 1 and self.columns == 1 and self.rows == self.groups
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads", (self.read,))
+        object.__setattr__(self, "cuts", (Line(self.weight, self.row_axis), *self.beside))
+        depthwise = self.groups > 1 and self.columns == 1 and self.rows == self.groups
+        object.__setattr__(self, "channelwise", depthwise)
+
+    def columns_kept(self, kept: Kept) -> Positions:
+        """The columns of its weight that a selection keeps."""
+        return kept[self.layer] if self.layer in kept else np.arange(self.columns)
+
+    def groups_kept(self, live: Flags) -> Positions:
+        """The groups that make anything live."""
+        return np.flatnonzero(live.reshape(self.groups, -1).any(axis=1))
+
+    def need(self, live: Live, kept: Kept) -> None:
+        """The columns kept, whatever rows are needed; of whole groups, if there are several."""
+        rows = live[self.out]
+        if self.groups > 1:
+            rows.reshape(self.groups, -1)[self.groups_kept(rows)] = True
+        if self.read in live and rows.any():
+            live[self.read][self._contracted(rows, kept)] = True
+
+    def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
+        """The columns kept; groups are told apart by place, so they stay in their order."""
+        columns, rows = self.columns_kept(kept), live[self.out]
+        if self.channelwise:
+            return (np.flatnonzero(rows) if len(columns) else columns), False
+        return self._contracted(rows, kept), self.groups > 1
+
+    def _contracted(self, rows: Flags, kept: Kept) -> Positions:
+        """The positions read that the columns kept of all groups which make anything contract."""
+        columns = self.columns_kept(kept)
+        if self.groups == 1:
+            return columns
+        return (self.groups_kept(rows)[:, None] * self.columns + columns).reshape(-1)
+
+    def tie(self, classes: Classes, known: Known, apart: Collection[Line]) -> Positions | None:
+        """Rows are a layer's own to order, unless each follows its channel."""
+        return known.get(self.read) if self.channelwise else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +286,7 @@ class Select:
 
     Operand -1 is zero. Nothing runs for a select: its readers fetch what they want from where
     it lies. A `joined` one writes its result anew in the unpruned model (a concatenation).
+    `borrowed` positions read a channel for the number it holds, and are of another class.
     """
 
     out: Line
@@ -142,124 +294,30 @@ class Select:
     operand: Positions
     position: Positions
     joined: bool = False
+    borrowed: Flags | None = None
+    cuts: ClassVar[tuple[Line, ...]] = ()
+
+    def need(self, live: Live, kept: Kept) -> None:
+        """What the needed positions are taken from."""
+        needed = np.flatnonzero(live[self.out])
+        for index, line in enumerate(self.reads):
+            live[line][self.position[needed[self.operand[needed] == index]]] = True
+
+    def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
+        """What the needed positions are taken from."""
+        needed = np.flatnonzero(live[self.out])
+        return np.unique(self.position[needed[self.operand[needed] == index]]), False
+
+    def tie(self, classes: Classes, known: Known, apart: Collection[Line]) -> Positions | None:
+        """A position has the class of what it is taken from; zeros are classes of their own."""
+        made = classes.fresh(len(self.operand))
+        for index, line in enumerate(self.reads):
+            mine = self.operand == index
+            if self.borrowed is not None:
+                mine &= ~self.borrowed
+            if line in known:
+                made[mine] = known[line][self.position[mine]]
+        return made
 
 
 Relation = Pass | Absorb | Fold | Carry | Reduce | Select
-
-
-def relation_reads(relation: Relation) -> tuple[Line, ...]:
-    """The lines a relation reads."""
-    return relation.reads if isinstance(relation, (Pass, Select)) else (relation.read,)
-
-
-@dataclass(frozen=True, slots=True)
-class Frozen:
-    """Why something stays whole: the layer or node, the operation, the reason, the source."""
-
-    layer: str
-    operation: str
-    because: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one node of the graph does to lines.
-
-    `reads` are the values it is given, `makes` those it returns. An executed step runs in the
-    exported model; the others (selects, aliases) are looked through. `module` is the module a
-    node calls. `resize` names the lines whose size stands among a reshape's arguments. A step
-    that `keeps` writes what later calls read: it runs whoever wants its result.
-    """
-
-    node: str
-    reads: tuple[str, ...]
-    makes: tuple[str, ...]
-    relations: tuple[Relation, ...]
-    executed: bool
-    module: str | None = None
-    frozen: Frozen | None = None
-    resize: tuple[Line, ...] = ()
-    shape_only: bool = False
-    keeps: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelFlow:
-    """How channels run through a captured model.
-
-    `grids` are lines spread over several axes; `blocks` those lines whose tensors need equally
-    many channels in each of that many blocks; `nbytes` what values weigh on the example.
-    """
-
-    steps: tuple[Step, ...]
-    classes: Mapping[Line, Positions]
-    grids: Mapping[Line, Grid]
-    blocks: Mapping[Line, int]
-    shapes: Mapping[str, tuple[int, ...]]
-    nbytes: Mapping[str, int]
-    _lines: Mapping[str, tuple[Line, ...]] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        lines: dict[str, list[Line]] = defaultdict(list)
-        for line in sorted(self.classes):
-            lines[line.value].append(line)
-        known = {value: tuple(own) for value, own in lines.items()}
-        object.__setattr__(self, "_lines", known)
-
-    def size(self, line: Line) -> int:
-        """How many positions a line has in the unpruned model."""
-        known = self.classes.get(line)
-        return self.shapes[line.value][line.axis] if known is None else len(known)
-
-    def lines_of(self, value: str) -> tuple[Line, ...]:
-        """The lines of a value."""
-        return self._lines.get(value, ())
-
-    @property
-    def class_count(self) -> int:
-        """A number above that of every class."""
-        return 1 + max((int(c.max()) for c in self.classes.values() if len(c)), default=0)
-
-
-class Classes:
-    """Classes of positions under merging: a union-find that works on whole lines at once.
-
-    >>> classes = Classes()
-    >>> a, b = classes.fresh(2), classes.fresh(2)
-    >>> classes.merge(a, b)
-    >>> classes.find(b).tolist()
-    [0, 1]
-    """
-
-    def __init__(self) -> None:
-        self._parent = np.arange(1024)
-        self._count = 0
-
-    def fresh(self, size: int) -> Positions:
-        """Classes nobody has yet, one for each of `size` positions."""
-        start, self._count = self._count, self._count + size
-        while self._count > len(self._parent):
-            self._parent = np.concatenate(
-                (self._parent, np.arange(len(self._parent), 2 * len(self._parent)))
-            )
-        return np.arange(start, self._count)
-
-    def find(self, classes: Positions) -> Positions:
-        """The representative of each class: its smallest member."""
-        roots = self._parent[classes]
-        while (higher := self._parent[roots]) is not None and (higher != roots).any():
-            roots = higher
-        self._parent[classes] = roots
-        return roots
-
-    def merge(self, one: Positions, other: Positions) -> None:
-        """Make positions that meet members of one class."""
-        a, b = self.find(one), self.find(other)
-        low, high = np.minimum(a, b)[a != b], np.maximum(a, b)[a != b]
-        while len(high):
-            # Where several pairs give one class a parent, the last wins; the rest go again.
-            self._parent[high] = low
-            again = self._parent[high] != low
-            a, b = self.find(low[again]), self.find(high[again])
-            low, high = np.minimum(a, b)[a != b], np.maximum(a, b)[a != b]

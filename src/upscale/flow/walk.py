@@ -10,11 +10,11 @@ import numpy as np
 from upscale.capture import Call, Captured, Ref
 from upscale.channels import Positions
 from upscale.flow import movement
+from upscale.flow.classes import Classes
 from upscale.flow.relations import (
     GRID,
     Absorb,
     Carry,
-    Classes,
     Fold,
     Grid,
     Line,

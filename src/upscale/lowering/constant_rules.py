@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from upscale.capture import Call, Ref
-from upscale.flow.relations import Fold, Line, Pass, Reduce, relation_reads
+from upscale.flow.relations import Fold, Line, Pass, Reduce
 from upscale.flow.rules import MOVEMENTS, POINTWISE
 from upscale.flow.walk import tensors
 from upscale.lowering.known import Known, agreed
@@ -34,7 +34,7 @@ class Operands:
     @property
     def read(self) -> Known:
         """What is known of the first line read."""
-        return self.of(relation_reads(self.relation)[0])
+        return self.of(self.relation.reads[0])
 
     @property
     def nothing(self) -> Known:
@@ -49,7 +49,7 @@ class Operands:
 
     def each(self) -> Iterator[Known]:
         """What is known of every tensor the call is given, along the result's line."""
-        lines = {line.value: line for line in relation_reads(self.relation)}
+        lines = {line.value: line for line in self.relation.reads}
         for value in tensors(self.call):
             held, line = self.owned.get(value), lines.get(value)
             if held is not None and held.numel() in (1, self.size):
@@ -123,7 +123,7 @@ def dropout(operands: Operands) -> Known:
 @rule(*MOVEMENTS, "expand", "alias", "clone", "contiguous", "detach")
 def movement(operands: Operands) -> Known:
     """Data only moves: what all parts agree on stays."""
-    return agreed([operands.of(line) for line in relation_reads(operands.relation)])
+    return agreed([operands.of(line) for line in operands.relation.reads])
 
 
 @rule("pixel_shuffle")

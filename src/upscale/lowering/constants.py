@@ -10,8 +10,8 @@ from torch import Tensor
 
 from upscale.capture import Call, Captured, Ref
 from upscale.channels import Positions
-from upscale.flow.liveness import columns_kept
-from upscale.flow.relations import Carry, ChannelFlow, Fold, Line, Pass, Reduce, Relation, Select
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
 from upscale.lowering.constant_rules import NORMS, RULES, Operands, channelwise
 from upscale.lowering.known import Known
 
@@ -59,11 +59,11 @@ class _Finder:
                 self.found[relation.out] = known
 
     def _made(self, node: str, relation: Pass | Fold | Carry | Reduce | Select) -> Known:
-        size = self._flow.size(relation.out)
+        size = self._flow.sizes[relation.out]
         if isinstance(relation, Select):
             return self._selected(relation, size)
         if isinstance(relation, Carry):
-            channels = self._flow.size(relation.read)
+            channels = self._flow.sizes[relation.read]
             return self._of(channels, relation.read).at(relation.channel(np.arange(size), channels))
         call = next(
             call for call in self._captured.observed[node].calls if relation.out.value in call.outs
@@ -75,7 +75,7 @@ class _Finder:
         if isinstance(relation, Reduce):
             if not relation.channelwise:
                 return made
-            masked = len(columns_kept(relation, self._kept)) == 0
+            masked = len(relation.columns_kept(self._kept)) == 0
             return made.or_else(channelwise(operands, masked=masked))
         rule = RULES.get(call.op)
         return made if rule is None else made.or_else(rule(operands))

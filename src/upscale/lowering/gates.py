@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from upscale.channels import Positions
-from upscale.flow.relations import ChannelFlow, Line, Pass, Reduce, Step
+from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.relations import Line, Pass, Reduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def read_gates(flow: ChannelFlow, gated: Mapping[str, Gating]) -> ChannelFlow:
         item = flow.nbytes[value] // max(1, int(np.prod(flow.shapes[value])))
         shapes[main.value], nbytes[main.value] = flow.shapes[value], flow.nbytes[value]
         shape = list(flow.shapes[gating.gate])
-        shape[gating.axis] = flow.size(out)
+        shape[gating.axis] = flow.sizes[out]
         shapes[more.value], nbytes[more.value] = tuple(shape), item * int(np.prod(shape))
         shapes[small] = (layer.rows, layer.columns, *[1] * (len(flow.shapes[f"@{weight}"]) - 2))
         nbytes[small] = item * layer.rows * layer.columns

@@ -13,8 +13,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from upscale.capture import Call, Captured
 from upscale.channels import Positions
 from upscale.errors import PlanError
-from upscale.flow.liveness import columns_kept, find_live
-from upscale.flow.relations import ChannelFlow, Line, Pass, Reduce, Step, relation_reads
+from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.liveness import find_live
+from upscale.flow.relations import Line, Pass, Reduce
 from upscale.lowering.constant_rules import NORMS, pads
 from upscale.lowering.gates import Gating, columns_read, gated_weight, read_gates
 from upscale.lowering.known import Known
@@ -66,7 +67,7 @@ def _without(
     for _, relation in _reductions(flow):
         if relation.layer[1:] in gated:
             gone = gated[relation.layer[1:]].columns
-            left[relation.layer] = np.setdiff1d(columns_kept(relation, kept), gone)
+            left[relation.layer] = np.setdiff1d(relation.columns_kept(kept), gone)
     return left
 
 
@@ -94,7 +95,7 @@ class _Finder:
             line.value: step
             for step in flow.steps
             for relation in step.relations
-            for line in relation_reads(relation)
+            for line in relation.reads
         }
 
     def chances(self) -> Iterator[tuple[str, _Chance]]:
@@ -112,7 +113,7 @@ class _Finder:
 
     def _columns(self, relation: Reduce, scaled: Scaled) -> Positions:
         """The columns a layer keeps that meet a multiple of the gate, and no constant."""
-        own = columns_kept(relation, self._kept)
+        own = relation.columns_kept(self._kept)
         known = self._constants.get(relation.read)
         multiple = ~np.isnan(scaled.numbers)
         return own[(multiple if known is None else multiple & ~known.constant)[own]]

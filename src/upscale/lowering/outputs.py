@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 from upscale.capture import Call, Captured, Observed, home
 from upscale.channels import Positions, positions
 from upscale.errors import PlanError, SelectionError
-from upscale.flow.liveness import columns_kept
-from upscale.flow.relations import ChannelFlow, Line, Reduce, Step
+from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.relations import Line, Reduce
 from upscale.flow.walk import tensors
 from upscale.lowering.constant_rules import pads
 from upscale.lowering.known import Known
@@ -175,7 +175,7 @@ def free_columns(
         alive = np.logical_or.reduce(
             [~k.zero.reshape(steps[0][1].groups, -1).all(axis=0) for k in met if k is not None]
         )
-        own = columns_kept(steps[0][1], kept)
+        own = steps[0][1].columns_kept(kept)
         found[layer] = own[alive[own]]
         step, relation = steps[0]
         if relation.groups == 1 and relation.weight == layer and readers[layer] == 1:

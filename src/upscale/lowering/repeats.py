@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from upscale.channels import Positions
-from upscale.flow.relations import GRID, ChannelFlow, Line, Pass, Select, Step
+from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.relations import GRID, Line, Pass, Select
 
 
 def repeat_constants(
@@ -75,7 +76,7 @@ def _repeatable(flow: ChannelFlow, step: Step) -> bool:
     if len(step.makes) != 1 or not step.executed or relation.whole or out.axis == GRID:
         return False
     extent = [s for axis, s in enumerate(flow.shapes[out.value]) if axis not in (0, out.axis)]
-    spread = out in flow.grids or out in flow.blocks or len(flow.lines_of(out.value)) > 1
+    spread = out in flow.grids or out in flow.blocks or len(flow.lines.get(out.value, ())) > 1
     return out.axis > 0 and not spread and all(size == 1 for size in extent)
 
 

@@ -8,7 +8,8 @@ from itertools import permutations
 from math import prod
 
 from upscale.capture import Call, Captured
-from upscale.flow.relations import ChannelFlow, Line, Pass, Relation
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.relations import Line, Pass, Relation
 from upscale.flow.walk import tensors
 from upscale.lowering.known import Known, Numbers
 

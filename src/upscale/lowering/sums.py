@@ -10,7 +10,8 @@ import numpy as np
 
 from upscale.channels import Flags, Positions
 from upscale.errors import PlanError
-from upscale.flow.relations import ChannelFlow, Line, Pass, Select, Step
+from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.relations import Line, Pass, Select
 
 SUMS = ("split", "infill", "whole")
 
@@ -73,7 +74,7 @@ def split_again(flow: ChannelFlow, sums: Mapping[str, Sum]) -> ChannelFlow:
         if step.node in sums:
             (relation,) = step.relations
             assert isinstance(relation, Pass)
-            size = flow.size(relation.out)
+            size = flow.sizes[relation.out]
             one, other = (np.isin(np.arange(size), own) for own in sums[step.node].lacking)
             lacking[step.node] = (one, other)
     infilled = {node for node, each in sums.items() if each.infilled}
@@ -115,7 +116,7 @@ def _lacking(
     spread = relation.out in flow.grids or relation.out in flow.blocks
     if len(shapes) > 1 or len(step.reads) != 2 or not lined or spread:
         return None
-    nowhere = np.zeros(flow.size(relation.out), dtype=bool)
+    nowhere = np.zeros(flow.sizes[relation.out], dtype=bool)
     one, other = (zero.get(line, nowhere) for line in relation.reads)
     return (one, other) if (one != other).any() else None
 

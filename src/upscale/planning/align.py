@@ -7,17 +7,9 @@ from collections import defaultdict
 import numpy as np
 
 from upscale.channels import Positions, places
+from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness
-from upscale.flow.relations import (
-    GRID,
-    ChannelFlow,
-    Line,
-    Pass,
-    Reduce,
-    Relation,
-    Select,
-    relation_reads,
-)
+from upscale.flow.relations import GRID, Line, Pass, Reduce, Relation, Select
 from upscale.planning.layouts import Layouts
 
 
@@ -29,17 +21,17 @@ class Ahead:
         self._readers: dict[Line, list[Relation | None]] = defaultdict(list)
         self._parts: dict[Line, Select] = {}
         for step in flow.steps:
-            if not live.needs(step) or step.shape_only:
+            if step.node not in live.steps or step.shape_only:
                 continue
             read = set()
             for relation in step.relations:
-                for line in relation_reads(relation):
+                for line in relation.reads:
                     self._readers[line].append(relation)
                     read.add(line)
                 if isinstance(relation, Select) and len(relation.reads) == 1:
                     self._parts[relation.out] = relation
             for value in step.reads if step.executed else ():
-                for line in set(flow.lines_of(value)) - read:
+                for line in set(flow.lines.get(value, ())) - read:
                     self._readers[line].append(None)
 
     def order(self, line: Line, layout: Positions, layouts: Layouts) -> Positions:
@@ -47,7 +39,7 @@ class Ahead:
 
         A sum that was split adds a part of the line; then what is added comes first.
         """
-        origin = np.arange(self._flow.size(line))
+        origin = np.arange(self._flow.sizes[line])
         while (relation := self._reader(line)) is not None:
             if isinstance(relation, Select):
                 origin = np.where(relation.operand < 0, -1, origin[relation.position])
@@ -105,7 +97,7 @@ class Ahead:
         held = there >= 0
         arranged = layouts.arrange(line, np.unique(there[held]))
         place = np.full(len(there), len(arranged))
-        place[held] = places(arranged, self._flow.size(line))[there[held]]
+        place[held] = places(arranged, self._flow.sizes[line])[there[held]]
         return wanted[np.argsort(place, kind="stable")]
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from upscale.channels import Flags, Positions, occurrences, places
-from upscale.flow.relations import ChannelFlow, Line, Select
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.relations import Line, Select
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +36,7 @@ class Layouts:
     def put(self, line: Line, layout: Positions) -> None:
         """Say which positions a line holds, in order."""
         self._physical[line] = layout
-        self._places[line] = places(layout, self._flow.size(line))
+        self._places[line] = places(layout, self._flow.sizes[line])
 
     def look_through(self, relation: Select) -> None:
         """Say that a line is a selection from others."""
@@ -65,7 +66,7 @@ class Layouts:
     def of(self, line: Line) -> Positions:
         """The layout of a line that is no selection; its own order if nothing was said."""
         if line not in self._physical:
-            self.put(line, np.arange(self._flow.size(line)))
+            self.put(line, np.arange(self._flow.sizes[line]))
         return self._physical[line]
 
     def find(self, line: Line, wanted: Positions) -> Found:

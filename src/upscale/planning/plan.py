@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from upscale.errors import PlanError
-from upscale.flow.relations import Frozen
+from upscale.flow.channel_flow import Frozen
 from upscale.lowering.gates import Gating
 from upscale.lowering.sums import Sum
 from upscale.planning.json import read_json, write_json

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from upscale.flow.relations import GRID, ChannelFlow, Line, Reduce
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.relations import GRID, Line, Reduce
 from upscale.targets.target import Costs, Target
 
 # What a gather must save where runs are concatenated anyway and each lies in one stretch: then only
@@ -55,7 +56,7 @@ class Pricing:
 
     def channel_bytes(self, flow: ChannelFlow, line: Line) -> float:
         """What one channel of a line weighs."""
-        return self.scale * flow.nbytes[line.value] / max(1, flow.size(line))
+        return self.scale * flow.nbytes[line.value] / max(1, flow.sizes[line])
 
     def is_inner(self, flow: ChannelFlow, line: Line) -> bool:
         """Whether a line's channels lie side by side in memory."""

@@ -9,14 +9,16 @@ import numpy as np
 
 from upscale.channels import Places, Positions
 from upscale.errors import PlanError
+from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness, find_live
-from upscale.flow.relations import ChannelFlow, Reduce
+from upscale.flow.reads import wants_of
+from upscale.flow.relations import Reduce
+from upscale.flow.untying import Cut, copied, untied, written_anew
 from upscale.lowering.sums import Sum
-from upscale.planning.cuts import Cut, copied, untied, written_anew
 from upscale.planning.layouts import Layouts
+from upscale.planning.orders import Orders, order_classes, windows_read
 from upscale.planning.plan import Plan
 from upscale.planning.pricing import WORTH_IT, Pricing
-from upscale.planning.reads import Orders, order_classes, wants_of, windows_read
 from upscale.planning.widening import widen
 from upscale.planning.writer import Planner
 from upscale.targets.target import BUILT_IN, Target
@@ -169,7 +171,7 @@ def _widened(base: _Written) -> _Written:
     read = {**draft.read, **windows}
     more = find_live(draft.flow, read)
     flags = {line: own | more.lines[line] for line, own in draft.live.lines.items()}
-    needed = Liveness(flags, draft.live.values | more.values)
+    needed = Liveness(flags, draft.live.values | more.values, draft.live.steps | more.steps)
     return base.or_if_cheaper(replace(draft, read=read, live=needed).written())
 
 

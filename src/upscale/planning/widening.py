@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from upscale.channels import Positions
-from upscale.flow.liveness import Liveness, columns_kept
-from upscale.flow.relations import ChannelFlow, Line, Pass, Reduce, relation_reads
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.liveness import Liveness
+from upscale.flow.relations import Line, Pass, Reduce
 from upscale.planning.layouts import Layouts
 from upscale.planning.pricing import WORTH_IT, Part, Pricing
 
@@ -51,7 +52,7 @@ def widen(
     """
     found, total = {}, 0.0
     for read in _reads(flow, live):
-        columns = columns_kept(read.relation, kept)
+        columns = read.relation.columns_kept(kept)
         if len(columns):
             wide, saved = _cheapest(flow, live, layouts, pricing, read, columns)
             if saved:
@@ -67,14 +68,14 @@ def _reads(flow: ChannelFlow, live: Liveness) -> Iterator[_Read]:
     passes: dict[Line, Line] = {}
     for step in flow.steps:
         for relation in step.relations:
-            for line in relation_reads(relation):
+            for line in relation.reads:
                 readers[line] += 1
             if isinstance(relation, Pass) and not relation.whole and step.executed:
                 computed = [line for line in relation.reads if not line.value.startswith("@")]
                 if len(computed) == 1 and computed[0] in flow.classes:
                     passes[relation.out] = computed[0]
     for step in flow.steps:
-        for relation in step.relations if live.needs(step) and step.executed else ():
+        for relation in step.relations if step.node in live.steps and step.executed else ():
             if (
                 isinstance(relation, Reduce)
                 and relation.groups == 1
@@ -103,7 +104,7 @@ def _cheapest(
 ) -> tuple[Positions, float]:
     """The columns to read, of those with ever wider gaps filled, that cost least; and what they
     save."""
-    found = layouts.find(read.line, np.arange(flow.size(read.line)))
+    found = layouts.find(read.line, np.arange(flow.sizes[read.line]))
     place = np.full(len(found.root), -1)
     gap = np.full(len(found.root), NOT_HELD)
     wanted = np.zeros(len(found.root), dtype=bool)

@@ -11,30 +11,15 @@ import numpy as np
 
 from upscale.channels import Positions, is_slice, runs
 from upscale.errors import PlanError
-from upscale.flow.liveness import (
-    Liveness,
-    columns_kept,
-    groups_kept,
-    tied_lines,
-)
-from upscale.flow.relations import (
-    GRID,
-    Absorb,
-    Carry,
-    ChannelFlow,
-    Fold,
-    Grid,
-    Line,
-    Pass,
-    Reduce,
-    Select,
-    Step,
-)
+from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.liveness import Liveness, tied_lines
+from upscale.flow.reads import Want
+from upscale.flow.relations import GRID, Absorb, Carry, Fold, Grid, Line, Pass, Reduce, Select
 from upscale.planning.align import Ahead
 from upscale.planning.layouts import Found, Layouts, rooted
+from upscale.planning.orders import Orders
 from upscale.planning.plan import Edge, Piece, Plan, SizesRead, Spread
 from upscale.planning.pricing import Part, Pricing, Rates
-from upscale.planning.reads import Orders, Want
 
 # Beyond so many stretches of zeros between a value's channels both are gathered.
 MOST_ZEROS = 8
@@ -94,7 +79,7 @@ class Planner:
         `layouts`."""
         for step in self._flow.steps:
             self._pruned |= {r.layer for r in step.relations if isinstance(r, Reduce)}
-            if not self._live.needs(step):
+            if step.node not in self._live.steps:
                 self._gone.add(step.node)
             elif step.executed:
                 self._execute(step)
@@ -169,7 +154,7 @@ class Planner:
                 layout = self._lay_out(relation.out, partial(self._follow, relation))
                 wanted |= dict.fromkeys(relation.reads, layout)
             elif isinstance(relation, Absorb):
-                everything = np.arange(self._flow.size(relation.read))
+                everything = np.arange(self._flow.sizes[relation.read])
                 wanted[relation.read] = self.layouts.arrange(relation.read, everything)
             elif isinstance(relation, Fold):
                 wanted[relation.read] = relation.wanted(self._fold(relation))
@@ -202,7 +187,7 @@ class Planner:
         layout = self.layouts.arrange(lead, wanted)
         blocks = self._flow.blocks.get(relation.out)
         if blocks:
-            block = layout * blocks // self._flow.size(relation.out)
+            block = layout * blocks // self._flow.sizes[relation.out]
             layout = layout[np.argsort(block, kind="stable")]
         return layout
 
@@ -215,18 +200,18 @@ class Planner:
     def _fold(self, relation: Fold) -> Positions:
         live = np.flatnonzero(self._live.lines[relation.out])
         first = self.layouts.arrange(relation.read, relation.table[live, 0])
-        owner = np.empty(self._flow.size(relation.read), dtype=np.int64)
+        owner = np.empty(self._flow.sizes[relation.read], dtype=np.int64)
         owner[relation.table[:, 0]] = np.arange(len(relation.table))
         return self._lay_out(relation.out, lambda: owner[first])
 
     def _carry(self, relation: Carry) -> Positions:
         live = np.flatnonzero(self._live.lines[relation.read])
         channels = self.layouts.arrange(relation.read, live)
-        self.layouts.put(relation.out, relation.features(channels, self._flow.size(relation.read)))
+        self.layouts.put(relation.out, relation.features(channels, self._flow.sizes[relation.read]))
         return channels
 
     def _reduce(self, step: Step, relation: Reduce, wanted: dict[Line, Positions]) -> None:
-        columns = columns_kept(relation, self._kept)
+        columns = relation.columns_kept(self._kept)
         layout = self._lay_out(relation.out, lambda: self._rows(relation, columns))
         self.price += self._pricing.layer(self._flow, relation, len(columns), len(layout))
         read, rows = relation.read, Line(relation.weight, relation.row_axis)
@@ -252,7 +237,7 @@ class Planner:
             self._groups[step.node] = len(layout)
             wanted[read] = layout
         elif relation.groups > 1:
-            groups = groups_kept(relation, self._live.lines[relation.out])
+            groups = relation.groups_kept(self._live.lines[relation.out])
             self._groups[step.node] = len(groups)
             wanted[contracted] = columns
             wanted[read] = (groups[:, None] * relation.columns + columns).reshape(-1)
@@ -298,17 +283,17 @@ class Planner:
 
     def _fetch(self, step: Step, wanted: dict[Line, Positions]) -> None:
         """Make an edge of every read that is not of a whole tensor, and cut parameters."""
-        made = {relation.out.value for relation in step.relations if hasattr(relation, "out")}
+        made = {relation.out.value for relation in step.relations if relation.out is not None}
         for line, positions in wanted.items():
             if line.value.startswith("@"):
                 self._cuts[line.value][line.axis] = positions
         for value in step.reads:
             lines = {line for line in wanted if line.value == value} | set(
-                self._flow.lines_of(value)
+                self._flow.lines.get(value, ())
             )
             left = self._left.pop(value, 1.0)
             for line in sorted(lines - {line for line in lines if value.startswith("@")}):
-                positions = wanted.get(line, np.arange(self._flow.size(line)))
+                positions = wanted.get(line, np.arange(self._flow.sizes[line]))
                 select = self.layouts.is_select(line)
                 if select or not np.array_equal(positions, self.layouts.of(line)):
                     if line.axis == GRID and not select:
@@ -316,7 +301,7 @@ class Planner:
                     edge = self._edge(step.node, line, positions)
                     weight = round(edge.channel_bytes * left)
                     self._edges.append(replace(edge, channel_bytes=weight))
-                    left *= len(positions) / max(1, self._flow.size(line))
+                    left *= len(positions) / max(1, self._flow.sizes[line])
         for line, positions in wanted.items():
             if line.value in made and not np.array_equal(positions, self.layouts.of(line)):
                 raise PlanError(f"{step.node} would have to rearrange channels within")
@@ -325,7 +310,7 @@ class Planner:
         found = self.layouts.find(line, wanted)
         joined = self.layouts.joins(line)
         pieces = self._put_together(line, found, joined=joined)
-        weight = self._flow.nbytes[line.value] // max(1, self._flow.size(line))
+        weight = self._flow.nbytes[line.value] // max(1, self._flow.sizes[line])
         axis, spread = line.axis, None
         if line.axis == GRID:
             axis = next((r.axis for r in found.roots if r is not None), self._anchor(line).axis)
@@ -372,7 +357,7 @@ class Planner:
 
     def _ask(self, step: Step) -> None:
         for value in step.reads:
-            shape, lines = self._flow.shapes[value], self._flow.lines_of(value)
+            shape, lines = self._flow.shapes[value], self._flow.lines.get(value, ())
             grid = self._flow.grids.get(lines[0]) if lines else None
             axes = grid.axes if grid else tuple(range(len(shape)))
             fixed = {axis: shape[axis] for axis, flat in enumerate(axes) if flat is None}

@@ -9,8 +9,9 @@ import numpy as np
 from torch import fx, nn
 
 from upscale.capture import Captured
+from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import find_live
-from upscale.flow.relations import ChannelFlow, Reduce, Step
+from upscale.flow.relations import Reduce
 from upscale.subject.layers import layers, weight_names, weight_of
 
 MIXERS = {"softmax", "scaled_dot_product_attention"}

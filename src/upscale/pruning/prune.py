@@ -27,7 +27,7 @@ from upscale.api import (
 from upscale.capture import Captured, Example, capture
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
 from upscale.flow.analyse import analyse
-from upscale.flow.relations import ChannelFlow
+from upscale.flow.channel_flow import ChannelFlow
 from upscale.planning import Plan
 from upscale.pruning import fuse as fusing
 from upscale.selection.amounts import Amount, Latency

@@ -15,8 +15,9 @@ from upscale.api import Way, plan_for, pricing_for, select_for
 from upscale.capture import Captured, Example, capture
 from upscale.errors import AmountWarning
 from upscale.flow.analyse import analyse
+from upscale.flow.channel_flow import ChannelFlow, Frozen
 from upscale.flow.liveness import find_live
-from upscale.flow.relations import ChannelFlow, Frozen, Pass, Reduce
+from upscale.flow.relations import Pass, Reduce
 from upscale.selection.amounts import Amount
 from upscale.selection.masks import Selection
 from upscale.selection.selecting import Request
@@ -163,7 +164,7 @@ def _layers(
             name=name,
             kind=kind,
             inputs=inputs,
-            outputs=flow.size(relation.out),
+            outputs=flow.sizes[relation.out],
             weights=weight.numel(),
             inputs_leave=inputs_leave,
             outputs_leave=outputs_leave,
@@ -179,7 +180,7 @@ def _layers(
     )
     loose = {n: p for n, p in model.named_parameters() if n not in names.values()}
     beside = tuple(
-        view(name, "parameter", weight, flow.size(relation.read), relation)
+        view(name, "parameter", weight, flow.sizes[relation.read], relation)
         for name, weight in loose.items()
         if (relation := reductions.get(name)) is not None
     )

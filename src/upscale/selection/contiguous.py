@@ -13,11 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from upscale.channels import Flags, Positions
-from upscale.flow.liveness import carried_classes, find_live
-from upscale.flow.relations import ChannelFlow, Reduce
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.liveness import find_live
+from upscale.flow.reads import wants_of
+from upscale.flow.relations import Reduce
+from upscale.flow.segments import carried_classes
+from upscale.flow.untying import untied, written_anew
 from upscale.planning import Plan, make_plan
-from upscale.planning.cuts import untied, written_anew
-from upscale.planning.reads import find_components, fixed_components, wants_of
+from upscale.planning.orders import find_streams, fixed_streams
 from upscale.selection.choosing import Scores
 from upscale.selection.windows import find_windows
 
@@ -94,9 +97,9 @@ def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
     """The streams that layers with a choice read."""
     cut = untied(flow, written_anew(flow))
     live = find_live(cut, {})
-    components = find_components(cut, live)
+    components = find_streams(cut, live)
     carried = carried_classes(cut)
-    fixed = fixed_components(cut, components, wants_of(cut, live, {}))
+    fixed = fixed_streams(cut, components, wants_of(cut, live, {}))
     parts: dict[int, list[Part]] = defaultdict(list)
     members: dict[int, set[int]] = defaultdict(set)
     awkward: set[int] = set()
@@ -191,7 +194,7 @@ def _guilty(plan: Plan, flow: ChannelFlow, streams: list[Stream], ways: list[int
     touched: set[int] = set()
     for edge in copying:
         for value in {edge.value, *(piece.value for piece in edge.pieces)}:
-            for line in cut.lines_of(value):
+            for line in cut.lines.get(value, ()):
                 touched.update(carried.get(c, c) for c in cut.classes[line].tolist())
     guilty = [
         index

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from upscale.channels import Flags
-from upscale.flow.relations import ChannelFlow, Line, Reduce
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.relations import Line, Reduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def positions(flow: ChannelFlow, relation: Reduce) -> int:
     """How often each weight of a layer is multiplied: once a place in space."""
     transposed = relation.column_axis == 0
     line: Line = relation.read if transposed else relation.out
-    return int(np.prod(flow.shapes[line.value])) // max(1, flow.size(line))
+    return int(np.prod(flow.shapes[line.value])) // max(1, flow.sizes[line])
 
 
 def channels_pruned(kept: Mapping[str, Flags]) -> float:

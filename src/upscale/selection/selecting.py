@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from upscale.channels import Flags, Positions, positions
 from upscale.errors import AmountWarning, SelectionError
-from upscale.flow.liveness import carried_classes
-from upscale.flow.relations import ChannelFlow, Pass, Reduce
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.relations import Pass, Reduce
+from upscale.flow.segments import carried_classes
 from upscale.planning import Plan, gated_weight
 from upscale.selection.amounts import Amount, Reached
 from upscale.selection.choosing import MET, Chooser, Limits, Measure, Scores

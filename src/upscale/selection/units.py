@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from upscale.channels import Positions
-from upscale.flow.liveness import carried_classes, find_segments
-from upscale.flow.relations import Absorb, ChannelFlow, Classes, Line, Pass, Reduce, relation_reads
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.classes import Classes
+from upscale.flow.relations import Absorb, Line, Pass, Reduce
+from upscale.flow.segments import carried_classes, find_segments
 
 CONSTRAINTS = ("none", "segment", "contiguous")
 
@@ -99,14 +101,14 @@ def _needed(flow: ChannelFlow, carried: Mapping[int, int]) -> set[int]:
     for step in flow.steps:
         covered: set[Line] = set()
         for relation in step.relations:
-            covered.update(relation_reads(relation))
+            covered.update(relation.reads)
             if isinstance(relation, Absorb):
                 need(relation.read)
             elif isinstance(relation, Pass) and relation.whole:
                 need(relation.out)
         if step.executed and not step.shape_only:
             for value in step.reads:
-                for line in flow.lines_of(value):
+                for line in flow.lines.get(value, ()):
                     if line not in covered:
                         need(line)
     return needed

@@ -13,11 +13,14 @@ from upscale.capture import Captured
 from upscale.channels import Positions, positions, runs
 from upscale.errors import PlanError
 from upscale.flow.analyse import analyse
-from upscale.flow.liveness import carried_classes, find_live, find_segments
-from upscale.flow.relations import GRID, ChannelFlow, Line, Reduce, Select
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.liveness import find_live
+from upscale.flow.reads import Want, wants_of
+from upscale.flow.relations import GRID, Line, Reduce, Select
+from upscale.flow.segments import carried_classes, find_segments
 from upscale.planning import Edge, Plan, make_plan, read_gates, repeat_again, split_again
 from upscale.planning.layouts import Layouts
-from upscale.planning.reads import Want, find_components, wants_of
+from upscale.planning.orders import find_streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class _Reading:
         self._by_line: dict[Line, list[Want]] = defaultdict(list)
         for want in self._wants:
             self._by_line[want.line].append(want)
-        self._components = find_components(flow, self._live)
+        self._components = find_streams(flow, self._live)
         self._carried = carried_classes(flow)
         self._sources = Layouts(flow)
         for step in flow.steps:
@@ -201,7 +204,7 @@ class _Reading:
     def _held(self, line: Line) -> dict[Group, set[int]]:
         """The channels a line still has, by group."""
         live = self._live.lines.get(line)
-        everything = np.arange(self._flow.size(line))
+        everything = np.arange(self._flow.sizes[line])
         return self._split(line, everything if live is None else everything[live])
 
     def _split(self, line: Line, wanted: Positions) -> dict[Group, set[int]]:

@@ -1,0 +1,55 @@
+"""Reads: which positions of which line each step wants, once it is known what is live. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from upscale.channels import Positions
+from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.liveness import Liveness
+from upscale.flow.relations import Line
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Want:
+    """One read of a line: the positions it needs.
+
+    A `pinned` want needs them in their own order too. A select's want is not `executed`.
+    """
+
+    node: str
+    line: Line
+    positions: Positions
+    executed: bool
+    pinned: bool
+
+
+def wants_of(flow: ChannelFlow, live: Liveness, kept: Mapping[str, Positions]) -> tuple[Want, ...]:
+    """Every read of every line, with what it needs."""
+    return tuple(
+        want
+        for step in flow.steps
+        if step.node in live.steps and not step.shape_only
+        for want in _wants_of_step(flow, step, live, kept)
+    )
+
+
+def _wants_of_step(
+    flow: ChannelFlow, step: Step, live: Liveness, kept: Mapping[str, Positions]
+) -> Iterator[Want]:
+    covered = set()
+    for relation in step.relations:
+        for index, line in enumerate(relation.reads):
+            covered.add(line)
+            if not line.value.startswith("@"):
+                positions, pinned = relation.wants(index, live.lines, kept)
+                yield Want(step.node, line, positions, step.executed, pinned)
+    if step.executed:
+        for value in step.reads:
+            for line in flow.lines.get(value, ()):
+                if line not in covered:
+                    everything = np.arange(flow.sizes[line])
+                    yield Want(step.node, line, everything, step.executed, pinned=True)

@@ -1,0 +1,188 @@
+"""Orders: every read is a set of channels that wants to be contiguous; streams are ordered for it.
+
+A stream is the classes that one layer computes together: they have one order. Say two layers
+read a stream of four channels, one {0, 2} and the other {2, 3}: the order 0 2 3 1 lets both read
+slices. The solver finds it; here the sets are collected and weighed by what a copy would write.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from upscale.channels import Places, Positions, positions
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.classes import Classes
+from upscale.flow.liveness import Liveness
+from upscale.flow.reads import Want
+from upscale.flow.relations import Line
+from upscale.flow.segments import carried_classes
+from upscale.ordering import solve
+from upscale.planning.layouts import Layouts
+
+# A run more in a concatenation that copies anyway is nearly free next to a copy of its own.
+CONCATENATED = 1e-6
+# The longest that a search for one stream's order may take: where a copy is at stake, and where
+# the runs are concatenated anyway.
+SECONDS, SECONDS_IF_CONCATENATED = 1.0, 0.01
+
+
+# A set of classes that want to be contiguous, the bytes a copy writes for each, and whether they
+# are concatenated with others anyway.
+Weighed = tuple[Positions, float, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Stream and place of every class whose order is free, the bytes of reads that the orders
+    leave apart, and the bytes that any would."""
+
+    places: Places
+    cost: float = 0.0
+    lower_bound: float = 0.0
+
+
+def order_classes(
+    flow: ChannelFlow,
+    live: Liveness,
+    wants: Sequence[Want],
+    order: str,
+    sets: Iterable[Weighed] | None = None,
+) -> Orders:
+    """Order every class of channels whose order is free.
+
+    Classes that one layer computes are ordered together. Where one of them stands in a tensor
+    whose order is given, all stay in their own. `sets` replaces what the wants ask for.
+    """
+    if order == "none":
+        return Orders(Places.none(flow.class_count))
+    carried = carried_classes(flow)
+    streams = find_streams(flow, live)
+    fixed = fixed_streams(flow, streams, wants)
+    sets_of: dict[int, dict[frozenset[int], float]] = defaultdict(lambda: defaultdict(float))
+    costly: set[int] = set()
+    asked = _weighed(flow, live, wants, carried) if sets is None else sets
+    for channels, weight, joined in asked:
+        own = streams.find(channels)
+        together = np.unique(own).tolist()
+        if joined or len(together) > 1:
+            weight *= CONCATENATED
+        elif weight:
+            costly.update(together)
+        for stream in together:
+            members = channels[own == stream]
+            sets_of[stream][frozenset(members.tolist())] += weight * len(members)
+    places = Places.none(flow.class_count)
+    cost = bound = 0.0
+    for stream in sorted(sets_of.keys() - fixed):
+        family = sets_of[stream]
+        seconds = SECONDS if stream in costly else SECONDS_IF_CONCATENATED
+        solved = solve(list(family), list(family.values()), method=order, time_limit=seconds)
+        channels = positions(solved.order)
+        places.stream[channels], places.place[channels] = stream, np.arange(len(channels))
+        cost, bound = cost + solved.cost, bound + solved.lower_bound
+    return Orders(places, cost, bound)
+
+
+def windows_read(
+    flow: ChannelFlow, live: Liveness, read: Mapping[str, Positions]
+) -> Iterator[Weighed]:
+    """What each layer reads, as sets that want to be contiguous, all alike."""
+    carried = carried_classes(flow)
+    for step, relation in flow.layers:
+        if step.node in live.steps and not relation.channelwise:
+            wanted, _ = relation.wants(0, live.lines, read)
+            channels = _channels(flow, relation.read, wanted, carried)
+            if len(channels):
+                yield channels, 1.0, False
+    # What no layer reads here may still be needed, behind a cut.
+    for line in _computed_lines(flow):
+        yield flow.classes[line][live.lines[line]], 0.0, False
+
+
+def fixed_streams(flow: ChannelFlow, streams: Classes, wants: Sequence[Want]) -> set[int]:
+    """The streams whose order is given."""
+    given = [*_fixed(flow, wants, carried_classes(flow)), np.empty(0, dtype=np.int64)]
+    return set(streams.find(np.concatenate(given)).tolist())
+
+
+def find_streams(flow: ChannelFlow, live: Liveness) -> Classes:
+    """Classes of channels, merged where one layer computes them: they have one order."""
+    streams = Classes()
+    streams.fresh(flow.class_count)
+    for line in _computed_lines(flow):
+        own = flow.classes[line][live.lines[line]]
+        streams.merge(own[1:], np.repeat(own[:1], max(0, len(own) - 1)))
+    return streams
+
+
+def _weighed(
+    flow: ChannelFlow, live: Liveness, wants: Sequence[Want], carried: Mapping[int, int]
+) -> Iterator[Weighed]:
+    """The sets that want to be contiguous, by what their copies would write."""
+    seen_through = Layouts(flow)
+    for _, relation in flow.selects:
+        seen_through.look_through(relation)
+    anew = frozenset(_put_together(flow, seen_through))
+    for want in wants:
+        if not want.executed or not len(want.positions):
+            continue
+        found = seen_through.find(want.line, want.positions)
+        weight = flow.nbytes[want.line.value] / max(1, flow.sizes[want.line])
+        alive = live.lines.get(want.line)
+        whole = alive is not None and len(want.positions) == alive.sum()
+        if found.roots == (want.line,) and whole:
+            weight = 0.0  # the whole tensor is read, in whatever order it is
+        for number, root in enumerate(found.roots):
+            channels = _channels(flow, root, found.position[found.root == number], carried)
+            if len(channels):
+                yield channels, weight, len(found.roots) > 1 or root in anew
+
+
+def _put_together(flow: ChannelFlow, seen_through: Layouts) -> Iterator[Line]:
+    """Lines that lie as the tensors lie which a sum of parts was put together from: no order of
+    channels makes a part of them contiguous."""
+    for step, relation in flow.passes:
+        tracked = [line for line in relation.reads if line in flow.classes]
+        if step.executed and len(tracked) == 1 and not seen_through.joins(tracked[0]):
+            found = seen_through.find(tracked[0], np.arange(flow.sizes[tracked[0]]))
+            if len(found.roots) > 1:
+                yield relation.out
+
+
+def _channels(
+    flow: ChannelFlow, line: Line | None, positions: Positions, carried: Mapping[int, int]
+) -> Positions:
+    """The classes of channels at positions of a line; features count as their channels."""
+    if line is None or line not in flow.classes:
+        return np.empty(0, dtype=np.int64)
+    classes = flow.classes[line][positions]
+    if carried:
+        return np.array([carried.get(c, c) for c in classes.tolist()], dtype=np.int64)
+    return classes
+
+
+def _computed_lines(flow: ChannelFlow) -> Iterator[Line]:
+    """Lines whose order is a layer's to choose."""
+    return (relation.out for _, relation in flow.layers if not relation.channelwise)
+
+
+def _fixed(
+    flow: ChannelFlow, wants: Sequence[Want], carried: Mapping[int, int]
+) -> Iterator[Positions]:
+    """Classes of lines whose order is given, or needed as it is."""
+    made = {relation.out for step in flow.steps for relation in step.relations}
+    given = [line for line in flow.classes if line not in made]
+    given += [
+        relation.out
+        for _, relation in flow.layers
+        if relation.groups > 1 and not relation.channelwise
+    ]
+    for line in given:
+        yield _channels(flow, line, np.arange(flow.sizes[line]), carried)
+    for want in wants:
+        if want.pinned:
+            yield _channels(flow, want.line, want.positions, carried)
