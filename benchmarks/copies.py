@@ -27,9 +27,9 @@ from cifar import trained
 from torch import Tensor, fx, nn
 
 import upscale
-from upscale.capture import Captured
 from upscale.channels import positions, runs
 from upscale.planning import Edge, Plan
+from upscale.planning.origins import origin_of
 from upscale.subject.layers import columns, layers
 from upscale.zoo import torchvision_model
 
@@ -117,22 +117,22 @@ def make_row(
         start = time.perf_counter()
         plan = upscale.plan(model, example, selection, order=order, widen=False)
         by_order[order] = measure(plan, time.perf_counter() - start)
-    return Row(name, masks, len(selection.kept), plan.unpruned_concatenated_bytes, by_order)
+    return Row(name, masks, len(selection.kept), plan.report.unpruned_concatenated_bytes, by_order)
 
 
 def measure(plan: Plan, seconds: float) -> Ordered:
     """The numbers of one plan."""
-    everything = (*plan.edges, *plan.joins)
+    everything = (*plan.graph.edges, *plan.graph.joins)
     readers = {node.name for node in graph_of(plan).nodes if f"{node.target}.weight" in plan.kept}
     searched = plan.order != "none"
     return Ordered(
         copies=plan.copies,
-        layers_copying=sum(bool(e.copied_bytes) and e.node in readers for e in plan.edges),
+        layers_copying=sum(bool(e.copied_bytes) and e.node in readers for e in plan.graph.edges),
         copied_bytes=plan.copied_bytes,
         concatenations=sum(edge.kind == "concat" for edge in everything),
         concatenated_bytes=sum(edge.concatenated_bytes for edge in everything),
         runs=sum(stretches(edge) for edge in everything if edge.kind != "slice"),
-        cost=plan.order_cost if searched else None,
+        cost=plan.report.order_cost if searched else None,
         lower_bound=plan.lower_bound if plan.order == "optimal" else None,
         seconds=seconds,
     )
@@ -140,9 +140,9 @@ def measure(plan: Plan, seconds: float) -> Ordered:
 
 def graph_of(plan: Plan) -> fx.Graph:
     """The graph a plan was made for."""
-    if not isinstance(plan.source, Captured):
+    if origin_of(plan) is None:
         raise TypeError("the plan has lost its model")
-    return plan.source.graph
+    return origin_of(plan).captured.graph
 
 
 def stretches(edge: Edge) -> int:

@@ -25,10 +25,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
-from upscale.api import Way, plan_for, target_like
-from upscale.capture import Example, capture
+from upscale.api import target_like
 from upscale.lab.zero_copy import wrong_numbers_zero_copy
-from upscale.planning import Edge, Plan, Pricing
+from upscale.pipeline import plan_for
+from upscale.planning import Edge, Plan, Pricing, Way
+from upscale.subjects import Subject
 from upscale.targets.racing import race
 from upscale.targets.target import BUILT_IN, Costs
 
@@ -46,11 +47,10 @@ def with_copies(**costs: float) -> Costs:
 
 def planned(model: nn.Module, example: Tensor, costs: Costs, *, widen: bool) -> Plan:
     """A plan for random masks of 25%, at given costs."""
-    given = Example.of(example)
-    pricing = Pricing(target_like(given), costs)
+    subject = Subject.of(model, example)
+    pricing = Pricing(target_like(subject.example), costs)
     selection = random_selection(model, 0.25, seed=0)
-    way = Way("optimal", pricing, widen=widen)
-    return plan_for(model, given, capture(model, given), None, (selection,), way, {})
+    return plan_for(subject, (selection,), Way("optimal", pricing, widen=widen))
 
 
 def in_rows(plan: Plan, *, rows: bool) -> Plan:
@@ -60,8 +60,10 @@ def in_rows(plan: Plan, *, rows: bool) -> Plan:
         pieces = (replace(p, rows=rows) if p.indices else p for p in edge.pieces)
         return replace(edge, pieces=tuple(pieces))
 
-    edges, joins = (tuple(changed(edge) for edge in own) for own in (plan.edges, plan.joins))
-    return replace(plan, edges=edges, joins=joins)
+    edges, joins = (
+        tuple(changed(edge) for edge in own) for own in (plan.graph.edges, plan.graph.joins)
+    )
+    return replace(plan, graph=replace(plan.graph, edges=edges, joins=joins))
 
 
 def end_to_end(runs: int) -> Iterator[list[str]]:
@@ -76,8 +78,8 @@ def end_to_end(runs: int) -> Iterator[list[str]]:
             "unpruned": model,
             "zero-copy": wrong_numbers_zero_copy(model, gathers),
             "runs": upscale.export(model, by_runs),
-            "gather, axis": upscale.export(model, in_rows(gathers, rows=False)),
-            "gather, rows": upscale.export(model, in_rows(gathers, rows=True)),
+            "gather, axis": upscale.export(model, in_rows(gathers, rows=False), example),
+            "gather, rows": upscale.export(model, in_rows(gathers, rows=True), example),
             "widened": upscale.export(model, planned(model, example, dear, widen=True)),
         }
         ready = {n: partial(frozen(m, example), example) for n, m in contestants.items()}

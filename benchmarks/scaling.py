@@ -28,6 +28,7 @@ from torch import nn
 
 import upscale
 from upscale.capture import Captured
+from upscale.planning.origins import origin_of
 from upscale.subject.layers import layers
 from upscale.zoo import torchvision_model
 
@@ -69,7 +70,7 @@ def time_once(model: nn.Module) -> dict[str, float]:
     plan, planning = timed(lambda: upscale.plan(model, example, selection))
     _, exporting = timed(lambda: upscale.export(model, plan))
     working = time.process_time() - started
-    captured = plan.source
+    captured = origin_of(plan).captured
     assert isinstance(captured, Captured)
     return {
         "layers": len(layers(model)),

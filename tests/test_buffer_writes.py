@@ -253,12 +253,12 @@ def test_an_export_writes_buffers_as_the_masked_model_does(
             upscale.save(exported, path)
     else:
         upscale.save(exported, path)
-        assert_same_for_many_calls(upscale.load(path), masked, plan.cuts)
-    assert_same_for_many_calls(exported, masked, plan.cuts)
+        assert_same_for_many_calls(upscale.load(path), masked, plan.weights.cuts)
+    assert_same_for_many_calls(exported, masked, plan.weights.cuts)
     written = {name for name, own in made_and_called(kind, decides, training) if own}
     assert written <= {name for name, _ in exported.named_buffers()}
     whole = upscale.undo(exported, model)
-    for name in written - plan.cuts.keys():
+    for name in written - plan.weights.cuts.keys():
         assert torch.equal(whole.get_buffer(name), exported.get_buffer(name))
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]), f"{name} of the caller's model was changed"

@@ -22,8 +22,8 @@ from tests.masks import calm, random_selection
 from tests.nets import NETS, TRACED
 from upscale.capture import Captured, Example
 from upscale.ordering import Ordering, check, solve
-from upscale.planning import Plan, search
-from upscale.planning import reads as planned_reads
+from upscale.planning import Plan, orders, search
+from upscale.planning.origins import origin_of
 from upscale.subject.layers import columns, computes_weight, layers
 
 ORDERS = ("none", "mrap", "optimal")
@@ -81,7 +81,7 @@ class Counted:
 
 def count(model: nn.Module, example: Any, plan: Plan) -> Counted:
     """Run a model and its export, and count what each copies."""
-    captured = plan.source
+    captured = origin_of(plan).captured
     assert isinstance(captured, Captured)
     counted = Counted()
     original = _run(_with_extras(copy.deepcopy(model), captured), captured.graph, example)
@@ -233,7 +233,7 @@ def listen(monkeypatch: pytest.MonkeyPatch) -> None:
         check(sets, weights, answer)
         return answer
 
-    monkeypatch.setattr(planned_reads, "solve", checked)
+    monkeypatch.setattr(orders, "solve", checked)
 
 
 def drawn(name: str, seed: int) -> tuple[nn.Module, Any, upscale.Selection]:
@@ -262,7 +262,9 @@ def test_a_plan_copies_what_its_export_copies(name: str, order: str) -> None:
 def test_a_plan_knows_what_the_unpruned_model_concatenates(name: str) -> None:
     model, example, selection = drawn(name, 0)
     plan = upscale.plan(model, example, selection)
-    assert plan.unpruned_concatenated_bytes == count(model, example, plan).unpruned_concatenated
+    assert (
+        plan.report.unpruned_concatenated_bytes == count(model, example, plan).unpruned_concatenated
+    )
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -289,7 +291,7 @@ def test_the_optimal_order_never_costs_more_than_the_papers(
             upscale.plan(model, example, selection, order=order) for order in ("mrap", "optimal")
         ]
         mrap, optimal = plans
-        assert all(plan.lower_bound <= plan.order_cost * (1 + 1e-9) for plan in plans)
+        assert all(plan.lower_bound <= plan.report.order_cost * (1 + 1e-9) for plan in plans)
         assert optimal.order_cost <= mrap.order_cost * (1 + 1e-9)
 
 

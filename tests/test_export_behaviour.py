@@ -115,7 +115,7 @@ def test_gradients_equal_the_masked_models_where_weights_are_kept(name: str) -> 
     theirs = dict(masked.named_parameters())
     for path, parameter in exported.named_parameters():
         expected = theirs[path].grad
-        for axis, indices in sorted(plan.cuts.get(path, {}).items()):
+        for axis, indices in sorted(plan.weights.cuts.get(path, {}).items()):
             expected = expected.index_select(axis, torch.tensor(indices))
         assert_same(parameter.grad, expected, within=1e-10)
 
@@ -314,7 +314,7 @@ def test_the_keys_of_a_state_dict_are_the_originals(name: str, order: str) -> No
 def test_the_indices_of_gathers_are_not_in_the_state_dict(name: str) -> None:
     model, _, plan = _made(name, "none")
     _, exported = made(name)
-    edges = (*plan.edges, *plan.joins)
+    edges = (*plan.graph.edges, *plan.graph.joins)
     assert any(piece.indices for edge in edges for piece in edge.pieces)
     assert any(path.startswith("gathers.") for path, _ in exported.named_buffers())
     assert exported.state_dict().keys() <= model.state_dict().keys()

@@ -148,7 +148,7 @@ def test_a_constant_leaves_where_its_gate_can_be_read_for_it(name: str, order: s
     make, computed = BLOCKS[name]
     exported, plan = exported_exactly(made(make()), MASKS, order=order)
     assert exported.get_submodule("expand").out_channels == computed, str(plan)
-    assert bool(plan.gated) == (computed < WIDTH)
+    assert bool(plan.weights.gates) == (computed < WIDTH)
     assert bool(plan.zeros) == (computed == WIDTH), "channels that stay are reported"
 
 
@@ -172,8 +172,8 @@ def test_an_export_of_a_gated_block_equals_it_masked(
 def test_a_gate_whose_own_rows_are_masked_is_a_constant_and_folds() -> None:
     kept = {"expand": KEPT, "up": [c for c in range(WIDTH) if c != GONE[0]]}
     exported, plan = exported_exactly(made(Block()), Selection(kept=kept, side="output"))
-    assert plan.folds["project.weight"].columns == GONE[:1]
-    assert plan.gated["project.weight"].columns == GONE[1:]
+    assert plan.weights.folds["project.weight"].columns == GONE[:1]
+    assert plan.weights.gates["project.weight"].columns == GONE[1:]
     assert exported.get_submodule("project_gated").in_channels == len(GONE) - 1
 
 
@@ -187,7 +187,7 @@ def test_a_block_that_is_constant_but_for_its_gate_computes_one_channel_for_its_
 def test_what_a_gate_adds_is_added_behind_the_norm_which_stays_next_to_its_layer() -> None:
     model = made(Block())
     exported, plan = exported_exactly(model, MASKS)
-    assert plan.gated["project.weight"].node == "n3"
+    assert plan.weights.gates["project.weight"].node == "n3"
     fused = fuse(copy.deepcopy(exported))
     assert not any(isinstance(module, nn.BatchNorm2d) for module in fused.modules())
     assert compare(fused, upscale.mask(model, MASKS), Example.of(image(2, 16))).exact
@@ -197,7 +197,7 @@ def test_constants_that_are_multiplied_without_extent_on_the_example_stay() -> N
     """On another image they may have an extent, and so may what would be read for them."""
     model = made(Block())
     plan = upscale.plan(model, image(1, 1).double(), MASKS)
-    assert not plan.gated
+    assert not plan.weights.gates
     masked = upscale.mask(model, MASKS)
     assert compare(upscale.export(model, plan), masked, Example.of(image(2, 9))).exact
 
@@ -224,8 +224,8 @@ def test_weights_that_break_what_a_gated_plan_counts_on_are_refused() -> None:
     with torch.no_grad():
         shift.bias.fill_(-9.0)  # cut off: what is padded is zero
     plan = upscale.plan(model, image(1, 12).double(), MASKS)
-    assert plan.gated
-    assert not plan.folds
+    assert plan.weights.gates
+    assert not plan.weights.folds
     with torch.no_grad():
         shift.bias.fill_(9.0)
     with pytest.raises(upscale.PlanError, match=r"made for other weights: project\.weight"):
@@ -257,7 +257,7 @@ def test_an_export_with_gates_trains_and_can_be_drawn_but_not_undone() -> None:
 def pruned_for_deployment() -> tuple[torch.fx.GraphModule, Tensor, Tensor]:
     model = made(Block()).float()
     plan = upscale.plan(model, image(1, 16), MASKS)
-    assert plan.gated
+    assert plan.weights.gates
     return upscale.export(model, plan), image(1, 16), image(3, 16)
 
 

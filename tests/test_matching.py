@@ -252,7 +252,7 @@ def test_a_model_traced_into_other_nodes_is_told_to_plan_again() -> None:
 
 @pytest.mark.parametrize("old", ["", "0" * 64, "1:" + "0" * 64, "2:" + "0" * 64])
 def test_a_fingerprint_of_another_format_is_refused_as_that(old: str) -> None:
-    plan = replace(planned(Net()), made_for=old, source=None)
+    plan = replace(planned(Net()), made_for=old)
     with pytest.raises(upscale.PlanError, match="another version of upscale; plan again"):
         upscale.export(Net(), plan, image())
 

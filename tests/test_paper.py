@@ -122,22 +122,22 @@ def exported_as(model: nn.Module, kept: Retained, order: str) -> tuple[Plan, fx.
 
 def emitted(plan: Plan, producer: str) -> tuple[int, ...]:
     """The output channels a producer still computes, in their new order."""
-    return tuple(row + 1 for row in plan.cuts[f"{producer}.weight"][0])
+    return tuple(row + 1 for row in plan.weights.cuts[f"{producer}.weight"][0])
 
 
 def held(plan: Plan, consumer: str) -> tuple[int, ...]:
     """The input channels a consumer still has weights for, in their new order."""
-    return tuple(column + 1 for column in plan.cuts[f"{consumer}.weight"][1])
+    return tuple(column + 1 for column in plan.weights.cuts[f"{consumer}.weight"][1])
 
 
 def kinds(plan: Plan) -> dict[str, str]:
     """How each node that reads part of a tensor gets it; nodes are written in small letters."""
-    return {edge.node: edge.kind for edge in (*plan.edges, *plan.joins)}
+    return {edge.node: edge.kind for edge in (*plan.graph.edges, *plan.graph.joins)}
 
 
 def sliced(plan: Plan, node: str) -> slice:
     """The slice of the tensor that a node reads."""
-    (edge,) = (edge for edge in plan.edges if edge.node == node)
+    (edge,) = (edge for edge in plan.graph.edges if edge.node == node)
     assert edge.kind == "slice"
     (piece,) = edge.pieces
     return slice(piece.start, piece.start + piece.length)
@@ -147,7 +147,7 @@ def channels_copied(plan: Plan) -> int:
     def copied(edge: Edge) -> int:
         return edge.copied_bytes // edge.channel_bytes
 
-    return sum(copied(edge) for edge in (*plan.edges, *plan.joins))
+    return sum(copied(edge) for edge in (*plan.graph.edges, *plan.graph.joins))
 
 
 def gathers(exported: fx.GraphModule) -> int:
@@ -488,5 +488,5 @@ def test_reduction_to_single_producer_each_part_of_a_concatenation_has_its_own_o
     assert emitted(plan, "B") == emits
     # Each consumer puts together one slice of either producer, and nothing else.
     assert kinds(plan) == {"c": "concat", "d": "concat"}
-    assert all(len(edge.pieces) == 2 for edge in plan.edges)
+    assert all(len(edge.pieces) == 2 for edge in plan.graph.edges)
     assert plan.copies == 0

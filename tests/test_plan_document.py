@@ -13,7 +13,7 @@ import upscale
 from tests.masks import calm, random_selection
 from tests.nets import NETS, TRACED
 from upscale.capture import Example
-from upscale.planning.json import DIGEST, VERSION, digest_of
+from upscale.planning.document import DIGEST, VERSION, digest_of
 from upscale.subject.settling import settled
 from upscale.verify import TOLERANCE, compare
 
@@ -50,7 +50,7 @@ def test_undone_an_export_is_the_masked_model(name: str, side: str) -> None:
     torch.manual_seed(7)
     other = calm(NETS[name][0]())
     before = {key: tensor.clone() for key, tensor in other.state_dict().items()}
-    if plan.rounds:
+    if plan.weights.rounds:
         pruned = upscale.export(model, plan)  # what is folded follows from the weights it was from
     undone = upscale.undo(pruned, other)
     assert compare(pruned, undone, Example.of(inputs)).relative_error <= TOLERANCE

@@ -50,7 +50,7 @@ def assert_exports_exactly(network: Network) -> None:
     example = network.example(network.batch, SIZE)
     plan = upscale.plan(model, example, network.selections, order=network.order)
     # What is folded is rounded to the weights' own precision; compare without that.
-    own = copy.deepcopy(model).double() if plan.rounds else model
+    own = copy.deepcopy(model).double() if plan.weights.rounds else model
     exported = upscale.export(own, plan)
     masked = upscale.mask(model, network.selections, example=example)
     size = SIZE if network.fixed else ANOTHER_SIZE

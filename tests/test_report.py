@@ -120,7 +120,7 @@ def test_copying_rows_are_the_copying_reads_of_the_plan(order: str) -> None:
     plan = upscale.plan(model, example, upscale.select(model, example, amount=0.3), order=order)
     found = find_rows(plan)
     drawn = [(r.node, r.value) for rows in found for r in rows.readers if r.after.copies]
-    assert sorted(drawn) == sorted((e.node, e.value) for e in plan.edges if e.copied_bytes)
+    assert sorted(drawn) == sorted((e.node, e.value) for e in plan.graph.edges if e.copied_bytes)
     assert sum(rows.copies_after for rows in found) == plan.copies
 
 
@@ -310,7 +310,7 @@ def test_an_unknown_segment_is_refused_with_those_there_are() -> None:
 
 
 def test_a_plan_without_its_capture_is_refused() -> None:
-    plan = replace(plan_of(Block(), {}), source=None)
+    plan = replace(plan_of(Block(), {}))
     with pytest.raises(upscale.PlanError, match="make it again"):
         picture(plan)
 

@@ -192,7 +192,7 @@ def test_a_model_that_holds_on_to_itself_is_captured_as_it_is_and_left_so() -> N
     before = dict(vars(model))
     x, selection = wide(2, 12), random_selection(model, 0.4, 1)
     plan = upscale.plan(model, x, selection)
-    assert not plan.unreached
+    assert not plan.report.unreached
     assert vars(model) == before
     for layer in ("middle", "second"):
         with torch.no_grad():  # the copy that is masked holds on to the model too
@@ -298,4 +298,4 @@ class Unreached(Pair):
 def test_a_selection_may_name_a_derived_layer_that_is_never_reached() -> None:
     model = calm(Unreached()).double()
     _, plan = exported_exactly(model, Selection(kept={"beside": [0, 1], "second": [1, 5]}))
-    assert "beside.weight" in plan.unreached
+    assert "beside.weight" in plan.report.unreached

@@ -16,7 +16,7 @@ from scripts.fuzzing.mutations import mutate, nudge, text_of
 from scripts.fuzzing.subjects import Subject, run, same
 from scripts.fuzzing.watching import Watch
 from upscale.capture import Example
-from upscale.planning.json import DIGEST, VERSION, digest_of
+from upscale.planning.document import DIGEST, VERSION, digest_of
 from upscale.subject.layers import weight_names
 
 TOLERANCE = 1e-9
@@ -91,12 +91,12 @@ def _says(plan: upscale.Plan, pruned: nn.Module, model: nn.Module, inputs: Examp
     kept = {}
     for layer, name in weight_names(model).items():
         own = set(plan.kept.get(name, range(10**6)))
-        for table in (plan.folds, plan.gated):
+        for table in (plan.weights.folds, plan.weights.gates):
             own |= set(table[name].columns) if name in table else set()
         if name in plan.kept:
             kept[layer] = sorted(own)
     masked = upscale.mask(model, upscale.Selection(kept=kept))
-    for where, channels in plan.masks.items():
+    for where, channels in plan.masks.after.items():
         module = masked.get_submodule(where)
         module.register_forward_hook(_zero(channels, -1 if isinstance(module, nn.Linear) else 1))
     torch.manual_seed(3)

@@ -166,7 +166,7 @@ def try_case(
     error = compare(exported, masked, Example.of(pruned.inputs)).relative_error or 0.0
     left = {weight: p.numel() for weight, p in exported.named_parameters()}
     before = {weight: p.numel() for weight, p in masked.named_parameters()}
-    weights = weights_of(masked).keys() - set(plan.unreached)
+    weights = weights_of(masked).keys() - set(plan.report.unreached)
     del masked, pruned.masked
     seen = least_seen(exported.double(), pruned.inputs[:1], seed)
     return CaseResult(
@@ -208,7 +208,7 @@ def prune(name: str, case: Case, seed: int, example: Shape, compared: Shape) -> 
     model, selections = lively.model, lively.selections
     plan, plan_seconds = timed(lambda: upscale.plan(model, torch.randn(example), selections))
     exported, export_seconds = timed(lambda: upscale.export(model, plan))
-    if plan.rounds:
+    if plan.weights.rounds:
         # What is folded is rounded to the weights' own precision; compare without that.
         exported = upscale.export(model.double(), plan)
         model.float()
@@ -337,9 +337,9 @@ def random_selection(
 
 def reads_left(flow: ChannelFlow, plan: upscale.Plan) -> int:
     """How often an operation of the export reads a tensor that has channels."""
-    return len(plan.joins) + sum(
+    return len(plan.graph.joins) + sum(
         not value.startswith("@") and bool(flow.lines.get(value, ()))
         for step in flow.steps
-        if step.executed and not step.shape_only and step.node not in plan.gone
+        if step.executed and not step.shape_only and step.node not in plan.graph.gone
         for value in step.reads
     )

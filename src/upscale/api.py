@@ -3,66 +3,31 @@
 from __future__ import annotations
 
 import copy
-import operator
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypedDict
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from upscale import masking
-from upscale.capture import Captured, Example, capture, find_norms
-from upscale.channels import positions
-from upscale.errors import PlanError, SelectionError
-from upscale.flow.analyse import analyse
-from upscale.flow.channel_flow import ChannelFlow
-from upscale.lowering.constants import find_constants
-from upscale.lowering.gating import factors_met, find_gated
-from upscale.lowering.outputs import (
-    additions,
-    free_columns,
-    never_read,
-    numbers_met,
-    place_masks,
-    zeroed_lines,
-    zeros_left,
-)
-from upscale.planning import (
-    Plan,
-    Pricing,
-    gated_weight,
-    make_plan,
-    read_gates,
-    repeat_constants,
-    split_sums,
-)
-from upscale.rewrite.graph import rewrite
-from upscale.rewrite.matching import captured_for, check_masks, remembered
+from upscale.capture import Example, find_norms
+from upscale.errors import PlanError
+from upscale.pipeline import export_for, plan_for, rewritten
+from upscale.planning import Plan, Pricing, Way
+from upscale.planning.origins import origin_of
+from upscale.rewrite.matching import captured_for, check_masks
 from upscale.selection.amounts import Amount
 from upscale.selection.importance import Importance, Scorer
 from upscale.selection.masks import Selection
-from upscale.selection.selecting import Loss, Request, kept_columns, select_channels
+from upscale.selection.selecting import Loss, Request, select_channels
 from upscale.subject.accepting import checked, with_numbers
-from upscale.subject.layers import computes_weight, layers, parameter_names, weight_names
 from upscale.subject.ordinary import ordinary_tensors
 from upscale.subject.settling import settled
+from upscale.subjects import Subject
 from upscale.targets.calibration import costs_of
 from upscale.targets.target import ITEM_BYTES, Target
-from upscale.tools.collector import collector_paused
 from upscale.verify.doubting import check_says, check_sizes, doubted
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How a plan is made: the order's method, the target's prices, whether to widen, and how
-    tensors are summed that lack different channels."""
-
-    order: str
-    pricing: Pricing
-    widen: bool = True
-    sums: str = "split"
 
 
 class Options(TypedDict, total=False):
@@ -162,10 +127,7 @@ def select(
         slack=slack,
         within=within,
     )
-    model, gone = masking.released(settled(checked(model)))
-    given = Example.of(example)
-    captured = capture(model, given)
-    return select_for(model, given, captured, analyse(captured), request, gone)
+    return select_for(Subject.of(model, example), request)
 
 
 @ordinary_tensors()
@@ -184,7 +146,8 @@ def mask(
     0.0
     """
     model = settled(with_numbers(checked(model)))
-    return masked_by(model, _selections(model, selection), example)
+    norms = partial(find_norms, model, example)
+    return masked_by(model, _selections(model, selection), norms)
 
 
 @ordinary_tensors()
@@ -215,12 +178,10 @@ def plan(
     >>> plan(net, torch.zeros(1, 4), Selection(kept={"1": [0, 5]})).copies
     0
     """
-    model, gone = masking.released(settled(checked(model)))
-    given = Example.of(example)
-    captured = capture(model, given)
-    selections = _selections(model, masking.zeroed(model) if selection is None else selection)
-    way = Way(order, pricing_for(given, target), widen, sums)
-    return plan_for(model, given, captured, None, selections, way, gone)
+    subject = Subject.of(model, example)
+    chosen = masking.zeroed(subject.model) if selection is None else selection
+    way = Way(order, pricing_for(subject.example, target), widen, sums)
+    return plan_for(subject, _selections(subject.model, chosen), way)
 
 
 @ordinary_tensors()
@@ -233,52 +194,31 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     """
     if not isinstance(plan, Plan):
         raise PlanError(f"export takes a plan that upscale.plan made, not {type(plan).__name__}")
-    model, gone = masking.released(settled(with_numbers(checked(model))))
+    model, masks = masking.released(settled(with_numbers(checked(model))))
     with doubted(plan):
         captured = captured_for(model, plan, example)
-        check_masks(gone, plan)
-        if plan.source is not None:
-            return _exported(model, captured, plan)
+        check_masks(masks, plan)
+        if origin_of(plan) is not None:
+            return export_for(model, captured, plan)
         check_sizes(plan, captured)
-        pruned = _exported(model, captured, plan)
+        pruned = export_for(model, captured, plan)
 
         def unrounded() -> fx.GraphModule:
-            return _exported(copy.deepcopy(model).double(), captured, plan)
+            return export_for(copy.deepcopy(model).double(), captured, plan)
 
-        check_says(pruned, model, plan, Example.of(example), unrounded if plan.rounds else None)
+        rounds = plan.weights.rounds
+        check_says(pruned, model, plan, Example.of(example), unrounded if rounds else None)
     return pruned
-
-
-def _exported(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModule:
-    met = {}
-    if plan.rounds:
-        # Numbers are those of the weights exported, which may not be those planned with.
-        flow = analyse(captured)
-        kept = {f"@{name}": positions(own) for name, own in plan.kept.items()}
-        constants = find_constants(captured, flow, _owned(model), zeroed_lines(plan), kept)
-        met = numbers_met(flow, constants, plan.folds)
-        met |= factors_met(captured, flow, constants, plan.gated)
-    return _rewritten(model, captured, plan, met)
 
 
 @ordinary_tensors()
 def apply(model: nn.Module, plan: Plan, example: Any) -> fx.GraphModule:
     """What `export` gives, for weights that will be replaced: their numbers are not looked at."""
     model, _ = masking.released(settled(checked(model)))
-    met = {name: (1.0,) * len(folding.columns) for name, folding in plan.folds.items()}
-    met |= {gated_weight(name): (1.0,) * len(own.columns) for name, own in plan.gated.items()}
-    return _rewritten(model, captured_for(model, plan, example), plan, met)
-
-
-@collector_paused()
-def _rewritten(
-    model: nn.Module, captured: Captured, plan: Plan, met: Mapping[str, tuple[float, ...]]
-) -> fx.GraphModule:
-    if plan.held:
-        model = masking.hold_outputs(model, plan.held)
-    pruned = rewrite(model, captured, plan, met)
-    pruned.meta |= {"plan": replace(plan, source=None), "example": captured.example}
-    return pruned
+    folds, gates = plan.weights.folds, plan.weights.gates.values()
+    ones = {name: (1.0,) * len(folding.columns) for name, folding in folds.items()}
+    ones |= {gating.weight: (1.0,) * len(gating.columns) for gating in gates}
+    return rewritten(model, captured_for(model, plan, example), plan, ones)
 
 
 def _selections(
@@ -291,104 +231,28 @@ def _selections(
     return selections
 
 
-def select_for(
-    model: nn.Module,
-    example: Example,
-    captured: Captured,
-    flow: ChannelFlow,
-    request: Request,
-    held: Mapping[str, tuple[int, ...]],
-) -> Selection:
-    """Select for a model without output masks of its own; `held` are those it came with."""
-    way = Way("none", pricing_for(example, None), widen=False)
+def select_for(subject: Subject, request: Request) -> Selection:
+    """Choose channels of a subject."""
+    way = Way("none", pricing_for(subject.example, None), widen=False)
 
     def planned(selection: Selection) -> Plan:
-        return plan_for(model, example, captured, flow, (selection,), way, held)
+        return plan_for(subject, (selection,), way)
 
-    return select_channels(model, flow, len(example.args) or 1, request, planned)
+    inputs = len(subject.example.args) or 1
+    return select_channels(subject.model, subject.flow, inputs, request, planned)
 
 
-def masked_by(model: nn.Module, selections: Sequence[Selection], example: Any) -> nn.Module:
+def masked_by(
+    model: nn.Module,
+    selections: Sequence[Selection],
+    norms: Callable[[], Mapping[str, tuple[str, ...]]],
+) -> nn.Module:
+    """A model masked by selections; `norms` finds the BatchNorms that belong to layers."""
     masked = model
     for selection in selections:
-        masked = masking.mask(masked, selection, _norms(model, selection, example))
+        behind = selection.side == "output" and selection.after == "norm"
+        masked = masking.mask(masked, selection, norms() if behind else {})
     return masked
-
-
-def _norms(model: nn.Module, selection: Selection, example: Any) -> dict[str, tuple[str, ...]]:
-    """The BatchNorms after which a selection's channels are zero."""
-    if selection.side == "input" or selection.after == "layer":
-        return {}
-    return find_norms(model, example)
-
-
-@collector_paused()
-def plan_for(
-    model: nn.Module,
-    example: Example,
-    captured: Captured,
-    flow: ChannelFlow | None,
-    selections: Sequence[Selection],
-    way: Way,
-    held: Mapping[str, tuple[int, ...]],
-) -> Plan:
-    """Plan for a model without output masks of its own; `held` are those it came with."""
-    inputs = [selection for selection in selections if selection.side == "input"]
-    outputs = [selection for selection in selections if selection.side == "output"]
-    chosen = reduce(operator.and_, inputs) if inputs else Selection(kept={})
-    gone = dict(held)
-    for selection in outputs:
-        found = masking.outputs_gone(model, selection, _norms(model, selection, example))
-        gone |= {name: tuple(sorted({*gone.get(name, ()), *own})) for name, own in found.items()}
-    masks = place_masks(model, captured, gone)
-    if masks.held:
-        captured, flow = capture(masking.hold_outputs(model, masks.held), example), None
-    flow = flow or analyse(captured)
-    kept = kept_columns(model, chosen.kept)
-    constants = find_constants(captured, flow, _owned(model), masks.zeroed, kept) if gone else {}
-    freed = free_columns(model, captured, flow, constants, kept)
-    gated, read = find_gated(model, captured, flow, constants, freed.kept)
-    flow = read_gates(flow, gated)
-    zero = {line: known.zero for line, known in constants.items()}
-    flow, split = split_sums(flow, additions(captured), zero, way.sums)
-    firm = {line: known.firm_numbers for line, known in constants.items()}
-    flow, repeats = repeat_constants(flow, firm)
-    made = make_plan(
-        flow,
-        read,
-        way.order,
-        pricing=way.pricing,
-        windows=kept_columns(model, chosen.windows),
-        sums=split,
-        widened=way.widen,
-    )
-    names, owned = weight_names(model), parameter_names(model)
-    used = {value for step in flow.steps for value in step.reads}
-    for layer, module in layers(model).items():
-        if (
-            layer in chosen.kept
-            and computes_weight(module)
-            and names[layer] in (*made.stayed, *made.unreached)
-            and any(f"@{owned[id(p)]}" in used for p in module.parameters())
-        ):
-            raise SelectionError(
-                f"{layer} computes its weight anew in every call and nothing here can be pruned "
-                "with it; make its weight permanent first, or leave it out of the selection"
-            )
-    masked = (names[layer] for selection in outputs for layer in selection.kept)
-    made = replace(
-        made,
-        fixed=captured.fixed,
-        unreached=tuple(sorted({*made.unreached, *never_read(flow, masked)})),
-        masks=gone,
-        zeros=zeros_left(flow, made, masks),
-        zeroed=masks.by_parameter,
-        held=masks.held,
-        folds=freed.folds,
-        gated=gated,
-        repeats=repeats,
-    )
-    return remembered(made, model, captured)
 
 
 def pricing_for(example: Example, target: Target | None) -> Pricing:
@@ -413,12 +277,6 @@ def target_like(example: Example) -> Target:
         threads=torch.get_num_threads(),
         dtype=dtype if dtype in ITEM_BYTES else "float32",
     )
-
-
-def _owned(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer, by the name of its value."""
-    names = parameter_names(model)
-    return {f"@{names[id(tensor)]}": tensor for tensor in (*model.parameters(), *model.buffers())}
 
 
 __all__ = ["Selection", "export", "mask", "plan", "select"]

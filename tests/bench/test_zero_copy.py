@@ -40,7 +40,7 @@ def shapes(module: nn.Module, example: Any) -> list[tuple[int, ...]]:
 
 
 def all_edges(plan: upscale.Plan) -> tuple[Edge, ...]:
-    return (*plan.edges, *plan.joins)
+    return (*plan.graph.edges, *plan.graph.joins)
 
 
 def gathers(module: fx.GraphModule) -> list[str]:

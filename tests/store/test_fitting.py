@@ -16,7 +16,7 @@ from scripts.fuzzing.subjects import Recurrent
 from tests.nets import NETS
 from tests.store.files import assert_same, pruned_net, round_trip
 from tests.store.test_damage import rewrite_document
-from upscale.planning.json import DIGEST, VERSION, digest_of
+from upscale.planning.document import DIGEST, VERSION, digest_of
 from upscale.store.container import LENGTH, METADATA, seal
 
 

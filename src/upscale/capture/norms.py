@@ -28,7 +28,12 @@ def find_norms(model: nn.Module, example: Any = None) -> dict[str, tuple[str, ..
     """
     if not any(isinstance(module, BATCH_NORM) for module in model.modules()):
         return {}
-    called = _called(_graph(model, example))
+    return norms_of(model, _graph(model, example))
+
+
+def norms_of(model: nn.Module, graph: fx.Graph) -> dict[str, tuple[str, ...]]:
+    """For each layer with normalisation of its own, its BatchNorms, as a graph shows them."""
+    called = _called(graph)
     modules = dict(model.named_modules(remove_duplicate=False))
     names = {id(module): name for name, module in reversed(modules.items())}
     calls = Counter(id(modules[name]) for name in called.values() if name in modules)

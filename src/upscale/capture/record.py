@@ -107,9 +107,8 @@ class Captured:
     which two may have been run; `doubted` the nodes that may do something else on another input;
     `state` the values in the memory of buffers that the model writes to, for the calls to come;
     `example` what the model was captured with, on the meta device; `constants` digests of the
-    tensors that the graph refers to and that are neither parameters nor buffers; `made_from` the
-    configuration of the model, where somebody will ask for it; `fixed` says which sizes of the
-    inputs the graph takes for granted, and why.
+    tensors that the graph refers to and that are neither parameters nor buffers; `fixed` says
+    which sizes of the inputs the graph takes for granted, and why.
     """
 
     name: str
@@ -126,7 +125,6 @@ class Captured:
     doubted: frozenset[str] = frozenset()
     state: frozenset[str] = frozenset()
     constants: Mapping[str, str] = field(default_factory=dict)
-    made_from: object = field(default=None, repr=False, compare=False)
     fixed: tuple[str, ...] = ()
 
     def keeps(self, node: str) -> bool:

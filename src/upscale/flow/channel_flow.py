@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from upscale.channels import Positions
-from upscale.flow.relations import Grid, Line, Pass, Reduce, Relation, Select
+from upscale.flow.relations import Fold, Grid, Line, Pass, Reduce, Relation, Select
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Step:
     `reads` are the values it is given, `makes` those it returns. An executed step runs in the
     exported model; the others (selects, aliases) are looked through. `module` is the module a
     node calls. `resize` names the lines whose size stands among a reshape's arguments. A step
-    that `keeps` writes what later calls read: it runs whoever wants its result.
+    that `keeps` writes what later calls read: it runs whoever wants its result. A step that
+    lowering inserted runs `at` a node of the graph.
     """
 
     node: str
@@ -40,6 +41,7 @@ class Step:
     resize: tuple[Line, ...] = ()
     shape_only: bool = False
     keeps: bool = False
+    at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class ChannelFlow:
     `grids` are lines spread over several axes; `blocks` those lines whose tensors need equally
     many channels in each of that many blocks; `nbytes` what values weigh on the example. The rest
     is read off the steps once: the `lines` of each value, the `sizes` of all lines in the unpruned
-    model, and the relations of three kinds, each with its step.
+    model, the relations of three kinds, each with its step, and the `nested` lines, whose parts
+    are read side by side.
     """
 
     steps: tuple[Step, ...]
@@ -63,6 +66,7 @@ class ChannelFlow:
     layers: tuple[tuple[Step, Reduce], ...] = field(init=False, repr=False)
     passes: tuple[tuple[Step, Pass], ...] = field(init=False, repr=False)
     selects: tuple[tuple[Step, Select], ...] = field(init=False, repr=False)
+    nested: frozenset[Line] = field(init=False, repr=False)
     class_count: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -85,7 +89,8 @@ class ChannelFlow:
             "layers": tuple(kinds[Reduce]),
             "passes": tuple(kinds[Pass]),
             "selects": tuple(kinds[Select]),
+            "nested": frozenset(r.read for _, r in kinds[Fold] if isinstance(r, Fold) and r.nested),
             "class_count": highest + 1,
         }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+        for name, known in derived.items():
+            object.__setattr__(self, name, known)

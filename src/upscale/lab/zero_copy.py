@@ -13,8 +13,8 @@ from dataclasses import replace
 from torch import fx, nn
 
 from upscale.api import export
-from upscale.capture import Captured
 from upscale.planning import Edge, Piece, Plan
+from upscale.planning.origins import origin_of, remember
 
 
 def wrong_numbers_zero_copy(model: nn.Module, plan: Plan) -> fx.GraphModule:
@@ -48,17 +48,22 @@ def wrong_numbers_plan(plan: Plan) -> Plan:
     of its values. So does an edge that takes some channels several times, where the unpruned
     model copies too, or that fills in zeros.
     """
-    source = plan.source
-    if isinstance(source, Captured):
-        source = replace(source, name=f"WrongNumbers{source.name}")
-    return replace(
+    graph = replace(
+        plan.graph,
+        edges=tuple(_without_copy(edge) for edge in plan.graph.edges),
+        joins=tuple(_without_copy(edge) for edge in plan.graph.joins),
+    )
+    wrong = replace(
         plan,
         order=f"{plan.order}, then zero-copy with WRONG NUMBERS",
-        edges=tuple(_without_copy(edge) for edge in plan.edges),
-        joins=tuple(_without_copy(edge) for edge in plan.joins),
-        lower_bound=0.0,
-        source=source,
+        graph=graph,
+        report=replace(plan.report, lower_bound=0.0),
     )
+    origin = origin_of(plan)
+    if origin is not None:
+        named = replace(origin.captured, name=f"WrongNumbers{origin.captured.name}")
+        remember(wrong, replace(origin, captured=named))
+    return wrong
 
 
 def _without_copy(edge: Edge) -> Edge:

@@ -1,118 +1,180 @@
-"""Gates: what layers read of constants that a gate multiplies, read from the gate itself."""
+"""Reading gates: columns that always meet a number times a gate are read from the gate itself.
+
+In a squeeze-and-excitation block a masked channel is a constant c, which the gate multiplies with
+one number g for each image: c·g everywhere. A layer that does not pad it adds the same at every
+place, and a layer as small as the gate makes that: c times the column, applied to g. It is done
+where nothing else needs the constant channel then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from upscale.capture import Call, Captured
 from upscale.channels import Positions
+from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.liveness import find_live
 from upscale.flow.relations import Line, Pass, Reduce
+from upscale.lowering.constant_rules import NORMS, pads
+from upscale.lowering.folds import OTHER_WEIGHTS
+from upscale.lowering.gate_steps import insert_gates
+from upscale.lowering.known import Known
+from upscale.lowering.lowered import Gating, Lowered
+from upscale.lowering.scaled import Scaled, find_scaled
+from upscale.subject.layers import KINDS, computes_weight, stock_class
 
 
-@dataclass(frozen=True, slots=True)
-class Gating:
-    """Columns of a layer's weight that always meet a number times a gate's.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chance:
+    """Columns that a gate might be read for, and what they would spare: those of the factor."""
 
-    The layer does not read them. A small layer beside it reads the gate's channels, and what it
-    makes of them is added to what `node` makes: the layer's own, or that of the BatchNorm behind
-    it, by whose scale it is multiplied then.
-    """
-
-    layer: str
-    columns: tuple[int, ...]
-    gate: str
-    axis: int
-    node: str
-    norm: str | None
-
-    @property
-    def beside(self) -> str:
-        """The step that is the small layer."""
-        return f"{self.node}~beside"
-
-    @property
-    def adding(self) -> str:
-        """The step that adds what the small layer makes."""
-        return f"{self.node}~gated"
+    gating: Gating
+    factor: Line
 
 
-def gated_weight(weight: str) -> str:
-    """The name of the weight with which a layer's gate is read."""
-    return f"{weight}~gated"
+def read_gates(
+    lowered: Lowered, model: nn.Module, captured: Captured, constants: Mapping[Line, Known]
+) -> Lowered:
+    """Let small layers read gates wherever that spares a channel."""
+    chances = dict(_Finder(lowered, model, captured, constants).chances())
+    if not chances:
+        return lowered
+    tried = insert_gates(lowered, {name: chance.gating for name, chance in chances.items()})
+    live = find_live(tried.flow, tried.kept)
+    spared = {}
+    for name, chance in chances.items():
+        columns = np.array(chance.gating.columns)
+        columns = columns[~live.lines[chance.factor][columns]]
+        if len(columns):
+            spared[name] = replace(chance.gating, columns=tuple(columns.tolist()))
+    return insert_gates(lowered, spared)
 
 
-def alone(value: str) -> str:
-    """The name of a value without what the gate adds to it."""
-    return f"{value}~alone"
+class _Finder:
+    def __init__(
+        self,
+        lowered: Lowered,
+        model: nn.Module,
+        captured: Captured,
+        constants: Mapping[Line, Known],
+    ) -> None:
+        self._model, self._captured, self._flow = model, captured, lowered.flow
+        self._constants, self._kept = constants, lowered.kept
+        self._scaled = find_scaled(captured, lowered.flow, constants)
+        self._uses = Counter(value for step in lowered.flow.steps for value in step.reads)
+        self._readers = {
+            line.value: step
+            for step in lowered.flow.steps
+            for relation in step.relations
+            for line in relation.reads
+        }
 
+    def chances(self) -> Iterator[tuple[str, _Chance]]:
+        """What could be done, whether or not it spares anything, by the layers' weights."""
+        for step, layer in self._flow.layers:
+            ways = [way for way in self._scaled.get(layer.read, ()) if way.spread]
+            if ways and self._is_plain(step, layer):
+                scaled, columns = max(
+                    ((way, self._columns(layer, way)) for way in ways),
+                    key=lambda way: len(way[1]),
+                )
+                if len(columns) and self._is_even(step, layer):
+                    gating = self._gating(step, layer, scaled, columns)
+                    yield layer.layer[1:], _Chance(gating, scaled.factor)
 
-def added(value: str) -> str:
-    """The name of what the gate adds to a value."""
-    return f"{value}~added"
+    def _columns(self, layer: Reduce, scaled: Scaled) -> Positions:
+        """The columns a layer keeps that meet a multiple of the gate, and no constant."""
+        columns = layer.columns_kept(self._kept)
+        known = self._constants.get(layer.read)
+        multiple = ~np.isnan(scaled.numbers)
+        return columns[(multiple if known is None else multiple & ~known.constant)[columns]]
 
-
-def columns_read(gated: Mapping[str, Gating]) -> dict[str, Positions]:
-    """The columns that the weights of small layers keep, by their values' names."""
-    return {
-        f"@{gated_weight(weight)}": np.array(gating.columns, dtype=np.int64)
-        for weight, gating in gated.items()
-    }
-
-
-def read_gates(flow: ChannelFlow, gated: Mapping[str, Gating]) -> ChannelFlow:
-    """The flow with small layers that read gates, by the weights of the layers they are beside."""
-    if not gated:
-        return flow
-    steps: list[Step] = []
-    classes, shapes, nbytes = dict(flow.classes), dict(flow.shapes), dict(flow.nbytes)
-    layers = {gating.node: (weight, gating) for weight, gating in gated.items()}
-    reductions = {
-        relation.layer[1:]: relation
-        for step in flow.steps
-        for relation in step.relations
-        if isinstance(relation, Reduce)
-    }
-    for step in flow.steps:
-        if step.node not in layers:
-            steps.append(step)
-            continue
-        weight, gating = layers[step.node]
-        (relation,) = step.relations
-        assert isinstance(relation, (Pass, Reduce))
-        out, (value,) = relation.out, step.makes
-        main, more = Line(alone(value), out.axis), Line(added(value), out.axis)
-        small, gate = f"@{gated_weight(weight)}", Line(gating.gate, gating.axis)
-        layer = reductions[weight]
-        item = flow.nbytes[value] // max(1, int(np.prod(flow.shapes[value])))
-        shapes[main.value], nbytes[main.value] = flow.shapes[value], flow.nbytes[value]
-        shape = list(flow.shapes[gating.gate])
-        shape[gating.axis] = flow.sizes[out]
-        shapes[more.value], nbytes[more.value] = tuple(shape), item * int(np.prod(shape))
-        shapes[small] = (layer.rows, layer.columns, *[1] * (len(flow.shapes[f"@{weight}"]) - 2))
-        nbytes[small] = item * layer.rows * layer.columns
-        classes[main] = classes[more] = flow.classes[out]
-        reading = replace(
-            layer,
-            out=more,
-            read=gate,
-            layer=small,
-            weight=small,
-            row_axis=0,
-            column_axis=1,
-            beside=(),
+    def _is_plain(self, step: Step, relation: Reduce) -> bool:
+        """Whether a step is one layer that alone has its weight, and whose tensor is one line's."""
+        layer = None if step.module is None else self._model.get_submodule(step.module)
+        return (
+            isinstance(layer, KINDS)
+            and not computes_weight(layer)
+            and not layer._forward_hooks
+            and relation.groups == 1
+            and relation.weight == relation.layer
+            and self._uses[relation.weight] == 1
+            and len(step.relations) == len(step.makes) == 1
+            and relation.out in self._flow.classes
         )
-        steps += [
-            replace(step, makes=(main.value,), relations=(replace(relation, out=main),)),
-            Step(gating.beside, (gating.gate, small), (more.value,), (reading,), executed=True),
-            Step(
-                gating.adding,
-                (main.value, more.value),
-                step.makes,
-                (Pass(out, (main, more)),),
-                executed=True,
-            ),
-        ]
-    return replace(flow, steps=tuple(steps), classes=classes, shapes=shapes, nbytes=nbytes)
+
+    def _is_even(self, step: Step, layer: Reduce) -> bool:
+        """Whether what a layer makes of a number that is the same at all places is the same too.
+
+        A layer that looks at one place at a time may meet anything. Where others read what has
+        no extent on the example, it may have one on another image, and the gate too.
+        """
+        call = self._call(step, layer.out)
+        if pads(call):
+            return False
+        area = int(np.prod(self._flow.shapes[layer.weight][2:]))
+        if call.op == "linear" or (area == 1 and np.all(np.equal(call.argument("stride"), 1))):
+            return True
+        shape = self._flow.shapes[layer.read.value]
+        return all(size > 1 for size in shape[layer.read.axis + 1 :])
+
+    def _call(self, step: Step, line: Line) -> Call:
+        return next(c for c in self._captured.observed[step.node].calls if line.value in c.outs)
+
+    def _gating(self, step: Step, layer: Reduce, scaled: Scaled, columns: Positions) -> Gating:
+        norm = self._norm_behind(layer.out)
+        return Gating(
+            layer=str(step.module),
+            columns=tuple(columns.tolist()),
+            gate=scaled.gate.value,
+            axis=scaled.gate.axis,
+            node=(norm or step).node,
+            norm=None if norm is None else norm.module,
+            weight=f"{layer.layer[1:]}~gated",
+        )
+
+    def _norm_behind(self, line: Line) -> Step | None:
+        """The BatchNorm that alone reads a line and only scales and shifts it.
+
+        What is added behind it leaves it next to its layer, into which it can be folded.
+        """
+        step = self._readers.get(line.value)
+        if step is None or self._uses[line.value] != 1 or step.module is None:
+            return None
+        norm, (relation, *more) = self._model.get_submodule(step.module), step.relations
+        if more or len(step.makes) > 1 or not isinstance(relation, Pass):
+            return None
+        call = self._call(step, relation.out)
+        scales = call.op in NORMS and not call.argument("training")
+        own = isinstance(norm, _BatchNorm) and norm.running_var is not None
+        stock = stock_class(norm) is not None
+        plain = stock and not norm._forward_hooks and relation.out.axis == line.axis
+        return step if scales and own and plain else None
+
+
+def factors_met(
+    captured: Captured,
+    flow: ChannelFlow,
+    constants: Mapping[Line, Known],
+    gates: Mapping[str, Gating],
+) -> dict[str, tuple[float, ...]]:
+    """The numbers that gates are multiplied with for each weight's columns, as they now are."""
+    scaled = find_scaled(captured, flow, constants) if gates else {}
+    factors = {}
+    for _, layer in flow.layers:
+        gating = gates.get(layer.layer[1:])
+        if gating is not None:
+            gate = Line(gating.gate, gating.axis)
+            ways = [way for way in scaled.get(layer.read, ()) if way.gate == gate]
+            numbers = ways[0].numbers[list(gating.columns)].tolist() if ways else [float("nan")]
+            if any(number != number for number in numbers):
+                raise PlanError(OTHER_WEIGHTS.format(layer.layer[1:]))
+            factors[gating.weight] = tuple(numbers)
+    return factors

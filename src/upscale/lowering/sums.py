@@ -1,112 +1,73 @@
-"""Sums of tensors that lack different channels: only what both have is added, or zeros are filled
-in first."""
+"""Splitting sums of tensors that lack different channels: only what both have is added.
+
+`z = x + y` on four channels, where `x` is zero at 0 and `y` at 3: channels 1 and 2 are added, and
+`z` is a selection: channel 0 of `y`, the sums, channel 3 of `x`. Whoever reads `z` fetches what it
+wants from where it lies. Were `y` zero nowhere, putting `z` together would copy as much as filling
+zeros into `x`: so zeros are filled in there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from upscale.channels import Flags, Positions
-from upscale.errors import PlanError
+from upscale.capture import Call, Captured
+from upscale.channels import Flags
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.relations import Line, Pass, Select
+from upscale.flow.walk import tensors
+from upscale.lowering.growing import Growing
+from upscale.lowering.known import Known
+from upscale.lowering.lowered import Lowered
 
-SUMS = ("split", "infill", "whole")
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """An addition of parts of its operands: their names, in order, and that of what it makes.
-
-    There are none if the operands share no channel; then nothing is added. `whole` is the step
-    that puts the sum and the channels of one operand alone together; it is `None` where the
-    parts are `infilled`, that is as wide as the sum, with zeros for what an operand lacks.
-    `lacking` are the positions at which each operand is zero.
-    """
-
-    parts: tuple[str, ...]
-    made: str
-    whole: str | None
-    lacking: tuple[tuple[int, ...], tuple[int, ...]]
-
-    @property
-    def infilled(self) -> bool:
-        """Whether zeros are filled in at run time."""
-        return self.whole is None
+Lacking = tuple[Flags, Flags]
 
 
 def split_sums(
-    flow: ChannelFlow, nodes: Set[str], zero: Mapping[Line, Flags], way: str
-) -> tuple[ChannelFlow, dict[str, Sum]]:
-    """The flow with additions rewritten where an operand is zero: there the other is the sum.
+    lowered: Lowered, captured: Captured, constants: Mapping[Line, Known], way: str
+) -> Lowered:
+    """Rewrite additions where an operand is zero: there the other is the sum.
 
-    `nodes` are plain additions of two tensors; `zero` tells where lines are zero. In the way of
-    `"split"`, what both operands have is added; the result is a selection from that and from the
-    operands, so its readers fetch what they want from where it lies. Where one operand has all
-    that the other has, putting the sum together would copy as much as filling in zeros for what
-    the other lacks, and the parts might have to be gathered too: so that is done there, and
-    everywhere in the way of `"infill"`. In the way of `"whole"` all that is added has the same
-    channels, computed or not: nothing is copied, and only what no operand has can leave.
+    In the way of `"split"`, what both operands have is added and the rest selected, or zeros are
+    filled in where one operand has all that the other has; in the way of `"infill"` zeros are
+    filled in everywhere. In the way of `"whole"` all that is added has the same channels, computed
+    or not: nothing is copied, and only what no operand has can leave.
     """
-    if way not in SUMS:
-        raise PlanError(f"sums is {way!r}; it must be one of {', '.join(SUMS)}")
     if way == "whole":
-        return flow, {}
-    lacking = {
-        step.node: found
-        for step in flow.steps
-        if step.node in nodes and (found := _lacking(flow, step, zero)) is not None
-    }
-    infilled = {
-        node
-        for node, (one, other) in lacking.items()
-        if way == "infill" or not (one & ~other).any() or not (other & ~one).any()
-    }
-    return _rewritten(flow, lacking, infilled)
+        return lowered
+    growing, adds = Growing(lowered.flow), _additions(captured)
+    for step in lowered.flow.steps:
+        lacking = _lacking(lowered.flow, step, constants) if step.node in adds else None
+        if lacking is None:
+            growing.steps.append(step)
+            continue
+        (relation,) = step.relations
+        assert isinstance(relation, Pass)
+        one, other = lacking
+        nested = not (one & ~other).any() or not (other & ~one).any()
+        rewrite = _infill if way == "infill" or nested else _split
+        growing.steps += rewrite(growing, step, relation, lacking)
+    return replace(lowered, flow=growing.flow())
 
 
-def split_again(flow: ChannelFlow, sums: Mapping[str, Sum]) -> ChannelFlow:
-    """The flow with the additions rewritten as a plan has rewritten them."""
-    lacking = {}
-    for step in flow.steps:
-        if step.node in sums:
-            (relation,) = step.relations
-            assert isinstance(relation, Pass)
-            size = flow.sizes[relation.out]
-            one, other = (np.isin(np.arange(size), own) for own in sums[step.node].lacking)
-            lacking[step.node] = (one, other)
-    infilled = {node for node, each in sums.items() if each.infilled}
-    return _rewritten(flow, lacking, infilled)[0]
+def _additions(captured: Captured) -> frozenset[str]:
+    """The nodes that do nothing but add two tensors of one type."""
+
+    def adds(call: Call) -> bool:
+        sizes = {captured.values[value].itemsize for value in (*tensors(call), *call.outs)}
+        two = len(tensors(call)) == 2 and len(sizes) == 1
+        return two and call.op in ("add", "add_") and call.argument("alpha") == 1
+
+    return frozenset(
+        name
+        for name, observed in captured.observed.items()
+        if len(observed.calls) == 1 and adds(observed.calls[0])
+    )
 
 
-def _rewritten(
-    flow: ChannelFlow, lacking: Mapping[str, tuple[Flags, Flags]], infilled: Set[str]
-) -> tuple[ChannelFlow, dict[str, Sum]]:
-    """The flow with the given additions split, or infilled, for what their operands lack."""
-    if not lacking:
-        return flow, {}
-    steps: list[Step] = []
-    sums: dict[str, Sum] = {}
-    grown = _Grown(flow)
-    for step in flow.steps:
-        if step.node not in lacking:
-            steps.append(step)
-        else:
-            rewrite = grown.infill if step.node in infilled else grown.split
-            made, sums[step.node] = rewrite(step, *lacking[step.node])
-            steps += made
-    return grown.flow(tuple(steps)), sums
-
-
-def _where(flags: Flags) -> tuple[int, ...]:
-    return tuple(np.flatnonzero(flags).tolist())
-
-
-def _lacking(
-    flow: ChannelFlow, step: Step, zero: Mapping[Line, Flags]
-) -> tuple[Flags, Flags] | None:
+def _lacking(flow: ChannelFlow, step: Step, constants: Mapping[Line, Known]) -> Lacking | None:
     """Where each of two summed tensors is zero, if a step sums two and nothing else."""
     (relation, *more) = step.relations or (None,)
     if more or not isinstance(relation, Pass) or len(relation.reads) != 2 or not step.executed:
@@ -117,83 +78,45 @@ def _lacking(
     if len(shapes) > 1 or len(step.reads) != 2 or not lined or spread:
         return None
     nowhere = np.zeros(flow.sizes[relation.out], dtype=bool)
-    one, other = (zero.get(line, nowhere) for line in relation.reads)
+    one, other = (constants[r].zero if r in constants else nowhere for r in relation.reads)
     return (one, other) if (one != other).any() else None
 
 
-class _Grown:
-    """A flow that gains values which are parts of others."""
+def _split(growing: Growing, step: Step, relation: Pass, lacking: Lacking) -> list[Step]:
+    """The steps of a sum in which what both operands have is added, and the rest selected."""
+    (one, other), operands = lacking, relation.reads
+    shared = np.flatnonzero(~one & ~other)
+    operand = np.select([one & other, other, one], [-1, 0, 1], default=2)
+    position = np.where(operand == 2, np.cumsum(operand == 2) - 1, np.arange(len(operand)))
+    position[operand < 0] = -1
+    parts = [growing.part(line, f"{line.value}~{step.node}", shared) for line in operands]
+    made = growing.part(relation.out, f"{step.node}~both", shared)
+    taking = tuple(
+        Select(part, (line,), np.zeros_like(shared), shared)
+        for part, line in zip(parts, operands, strict=True)
+    )
+    names, node = tuple(part.value for part in parts), step.node
+    adding = [
+        Step(f"{node}~parts", step.reads, names, taking, executed=False, at=node),
+        Step(node, names, (made.value,), (Pass(made, tuple(parts)),), executed=True, at=node),
+    ]
+    reads = (*operands, made) if len(shared) else operands
+    whole = Select(relation.out, reads, operand, position)
+    values = tuple(line.value for line in reads)
+    last = Step(f"{node}~whole", values, step.makes, (whole,), executed=False, at=node)
+    return [*(adding if len(shared) else ()), last]
 
-    def __init__(self, flow: ChannelFlow) -> None:
-        self._flow = flow
-        self._classes, self._shapes = dict(flow.classes), dict(flow.shapes)
-        self._nbytes = dict(flow.nbytes)
 
-    def flow(self, steps: tuple[Step, ...]) -> ChannelFlow:
-        """The flow with other steps, and all values."""
-        return replace(
-            self._flow,
-            steps=steps,
-            classes=self._classes,
-            shapes=self._shapes,
-            nbytes=self._nbytes,
-        )
-
-    def split(self, step: Step, one: Flags, other: Flags) -> tuple[list[Step], Sum]:
-        """The steps that replace a sum of tensors which are zero where the flags say."""
-        (relation,) = step.relations
-        assert isinstance(relation, Pass)
-        operands, shared = relation.reads, np.flatnonzero(~one & ~other)
-        operand = np.select([one & other, other, one], [-1, 0, 1], default=2)
-        position = np.where(operand == 2, np.cumsum(operand == 2) - 1, np.arange(len(operand)))
-        position[operand < 0] = -1
-        parts = [self._part(line, f"{line.value}~{step.node}", shared) for line in operands]
-        made = self._part(relation.out, f"{step.node}~both", shared)
-        kept = tuple(
-            Select(part, (line,), np.zeros_like(shared), shared)
-            for part, line in zip(parts, operands, strict=True)
-        )
-        values, names = step.reads, tuple(part.value for part in parts)
-        putting = f"{step.node}~whole"
-        described = Sum(
-            names if len(shared) else (),
-            made.value,
-            putting,
-            (_where(one), _where(other)),
-        )
-        adding = [
-            Step(f"{step.node}~parts", values, names, kept, executed=False),
-            Step(step.node, names, (made.value,), (Pass(made, tuple(parts)),), executed=True),
-        ]
-        reads = (*operands, made) if len(shared) else operands
-        whole = Select(relation.out, reads, operand, position)
-        values = tuple(line.value for line in reads)
-        last = Step(putting, values, step.makes, (whole,), executed=False)
-        return [*(adding if len(shared) else ()), last], described
-
-    def infill(self, step: Step, one: Flags, other: Flags) -> tuple[list[Step], Sum]:
-        """The steps that replace a sum by one of operands with zeros where the flags say."""
-        (relation,) = step.relations
-        assert isinstance(relation, Pass)
-        everything = np.arange(len(one))
-        parts, filling = [], []
-        for line, lacks in zip(relation.reads, (one, other), strict=True):
-            part = self._part(line, f"{line.value}~{step.node}", everything)
-            where = np.where(lacks, -1, everything)
-            filling.append(Select(part, (line,), np.where(lacks, -1, 0), where))
-            parts.append(part)
-        names = tuple(part.value for part in parts)
-        described = Sum(names, step.makes[0], None, (_where(one), _where(other)))
-        return [
-            Step(f"{step.node}~parts", step.reads, names, tuple(filling), executed=False),
-            replace(step, reads=names, relations=(Pass(relation.out, tuple(parts)),)),
-        ], described
-
-    def _part(self, line: Line, name: str, positions: Positions) -> Line:
-        """A new value that has some positions of a line."""
-        shape = list(self._flow.shapes[line.value])
-        weight = self._flow.nbytes[line.value] // max(1, shape[line.axis])
-        shape[line.axis] = len(positions)
-        self._shapes[name], self._nbytes[name] = tuple(shape), weight * len(positions)
-        self._classes[Line(name, line.axis)] = self._flow.classes[line][positions]
-        return Line(name, line.axis)
+def _infill(growing: Growing, step: Step, relation: Pass, lacking: Lacking) -> list[Step]:
+    """The steps of a sum of operands with zeros for what they lack."""
+    parts, filling = [], []
+    for line, lacks in zip(relation.reads, lacking, strict=True):
+        part = growing.part(line, f"{line.value}~{step.node}")
+        position = np.where(lacks, -1, np.arange(len(lacks)))
+        filling.append(Select(part, (line,), np.where(lacks, -1, 0), position))
+        parts.append(part)
+    names, node = tuple(part.value for part in parts), step.node
+    return [
+        Step(f"{node}~parts", step.reads, names, tuple(filling), executed=False, at=node),
+        replace(step, reads=names, relations=(Pass(relation.out, tuple(parts)),), at=node),
+    ]

@@ -6,6 +6,7 @@ only selects from others has no layout of its own; it is looked through to where
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,10 +51,6 @@ class Layouts:
         """Whether a line has to be fetched from elsewhere."""
         return line in self._selects and line not in self._physical
 
-    def select(self, line: Line) -> Select:
-        """The selection behind a line."""
-        return self._selects[line]
-
     def joins(self, line: Line) -> bool:
         """Whether the unpruned model copies channels together to make a line."""
         while self.is_select(line):
@@ -88,6 +85,14 @@ class Layouts:
             root[mine] = numbers[inner.root]
             position[mine] = inner.position
         return Found(tuple(roots), root, position)
+
+    def anchor(self, line: Line, live: Mapping[Line, Flags]) -> Line:
+        """A line of a tensor that has the shape of this one's value, but for the line itself."""
+        while self.is_select(line):
+            found = self.find(line, np.flatnonzero(live[line]))
+            roots = [root for root in found.roots if root is not None]
+            line = roots[0] if roots else self._selects[line].reads[0]
+        return line
 
     def place(self, line: Line, wanted: Positions) -> Positions:
         """The places in a physical line of positions it holds."""

@@ -1,176 +1,115 @@
-"""The plan: everything the rewrite will do, as plain data."""
+"""The plan: everything the rewrite will do, as plain data, in four parts and a report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import Frozen
-from upscale.lowering.gates import Gating
-from upscale.lowering.sums import Sum
-from upscale.planning.json import read_json, write_json
+from upscale.lowering.lowered import Folding, Gating, Masks
+from upscale.planning.document import read_json, write_json
+from upscale.planning.edges import Edge, SizesRead
+from upscale.planning.origins import stamped
 
-VERSION = 3  # 1 had no digest, and 2 was never released
+VERSION = 4  # 3 was one table of 28 fields
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Part of what an edge reads: a slice of one value, or a gather from it.
+class Inserted:
+    """A step that the model does not have: an addition, or a small layer of a `weight` of its own.
 
-    A gather has zeros where an index is -1; one of `rows` treats the value as a matrix, which is
-    faster where channels lie side by side. A piece of zeros takes from its value only the shape;
-    a whole piece is all of it.
+    Two additions of parts are what is left of one whose operands lack different channels; a small
+    layer reads a gate for columns that meet multiples of it.
     """
 
-    value: str
-    start: int
-    length: int
-    indices: tuple[int, ...] | None = None
-    zeros: bool = False
-    whole: bool = False
-    rows: bool = False
-
-    @property
-    def fills(self) -> bool:
-        """Whether a gather puts zeros between the channels it copies."""
-        return self.indices is not None and -1 in self.indices
+    reads: tuple[str, ...]
+    makes: str
+    weight: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """What makes a grid of fetched channels: unflatten to sizes, then permute the axes."""
+class GraphChanges:
+    """What happens to the nodes of the graph.
 
-    sizes: tuple[int, ...]
-    order: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SizesRead:
-    """A value whose shape the model asks for: where to ask, and the sizes it shall be told.
-
-    `axes` gives for each axis the anchor's, `None` where the size is among `fixed`.
+    `edges` lists the reads that are not of a whole tensor, `joins` the concatenations that are
+    built once for several readers, `gone` the steps that do not run, `constants` the layers that
+    read nothing and give their bias. `sizes` are the new sizes in reshapes, `asked` the values
+    whose shape is read, `groups` the new numbers of groups, `widths` the channels left in modules
+    that work on each alone. `turns` names, for nodes that lowering changed, the steps that run in
+    their place, in order; those that the model does not have are `inserted`, and `renamed` is what
+    a node computes that others know under another name.
     """
 
-    anchor: str
-    axes: tuple[int | None, ...]
-    fixed: Mapping[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """How a node gets the channels it wants of a value: its pieces, in order.
-
-    `channel_bytes` is what one channel of the value weighs, `spread` how to make a grid of
-    what was fetched. A `joined` edge reads what the unpruned model concatenates too.
-    """
-
-    node: str
-    value: str
-    axis: int
-    pieces: tuple[Piece, ...]
-    channel_bytes: int
-    spread: Spread | None = None
-    joined: bool = False
-
-    @property
-    def kind(self) -> str:
-        """`slice` (free), `gather`, `infill` (a gather with zeros between), `runs` of one value,
-        or `concat` of what was joined."""
-        if self.pieces[0].zeros:
-            return "concat"
-        if len(self.pieces) > 1:
-            return "concat" if self.joined else "runs"
-        if self.pieces[0].indices is None:
-            return "slice"
-        return "infill" if self.pieces[0].fills else "gather"
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes this edge gathers or copies by runs; what it concatenates is not among them."""
-        if self.kind == "runs":
-            return self.channel_bytes * sum(piece.length for piece in self.pieces)
-        gathered = (piece.length for piece in self.pieces if piece.indices is not None)
-        return self.channel_bytes * sum(gathered)
-
-    @property
-    def concatenated_bytes(self) -> int:
-        """Bytes this edge writes in putting several values together."""
-        joined = self.kind == "concat"
-        return self.channel_bytes * sum(piece.length for piece in self.pieces) if joined else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Folding:
-    """Columns of a weight that always meet one number each, and need not be read for it.
-
-    What they add goes `into` the weight of one of them that is read for all; if that is `None`,
-    into the bias. If the layer pads, and there is none, every number must be zero.
-    """
-
-    columns: tuple[int, ...]
-    into: int | None
-    pads: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What an export will do. Plain data: no tensors, no modules.
-
-    `edges` lists the reads that are not of a whole tensor, `joins` the concatenations that
-    are built once for several readers, `cuts` the indices each parameter keeps along each axis
-    it is cut along, `sizes` the new sizes in reshapes, `asked` the values whose shape is read,
-    `groups` the new numbers of groups, `widths` the channels left in modules that work on each
-    alone, `constants` the layers that read nothing and give their
-    bias, `stayed` the weights whose pruned columns cannot leave and become zeros, `unreached`
-    those no node reads, `gone` the nodes that do not run. `masks` are the output channels that
-    are zero after modules, `zeroed` the indices along an axis at which parameters are zero for
-    that, `held` the channels that are made zero at run time, `zeros` the rows of weights that
-    make nothing but zeros and cannot leave, `folds` the columns that went because they always
-    meet one number, `gated` those that went because they meet multiples of what a gate gives,
-    which is read instead, with a weight of its own, `repeats` for each position of a value the
-    one read instead, where several always hold the same number, `sums` the additions of parts
-    of their operands.
-    `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would;
-    `estimated_us` is how long the layers, elementwise operations and copies should take.
-    `fixed` says which sizes of the inputs the export takes for granted, and why.
-    `made_for` is the fingerprint of the graph the plan was made for, `source` the capture itself,
-    which a plan that was read from JSON does not have.
-    """
-
-    order: str
-    kept: Mapping[str, tuple[int, ...]]
     edges: tuple[Edge, ...]
     joins: tuple[Edge, ...]
-    cuts: Mapping[str, Mapping[int, tuple[int, ...]]]
+    gone: frozenset[str]
+    constants: frozenset[str]
     sizes: Mapping[str, Mapping[int, int]]
     asked: Mapping[str, SizesRead]
     groups: Mapping[str, int]
     widths: Mapping[str, int]
-    constants: frozenset[str]
+    turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    inserted: Mapping[str, Inserted] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightChanges:
+    """What happens to parameters: the indices each keeps along each axis it is cut along; the
+    columns that went because they always meet one number, or a multiple of what a gate gives."""
+
+    cuts: Mapping[str, Mapping[int, tuple[int, ...]]]
+    folds: Mapping[str, Folding] = field(default_factory=dict)
+    gates: Mapping[str, Gating] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether weights are computed anew, and rounded to their own precision."""
+        return bool(self.folds or self.gates)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a plan has to say of itself.
+
+    `stayed` are the weights whose pruned columns cannot leave and become zeros, `unreached` those
+    no node reads, `zeros` the rows of weights that make nothing but zeros and cannot leave.
+    `order_cost` is what the orders leave apart, in bytes, and `lower_bound` what any would;
+    `estimated_us` is how long the layers, elementwise operations and copies should take. `fixed`
+    says which sizes of the inputs the export takes for granted, and why.
+    """
+
     stayed: tuple[str, ...]
     unreached: tuple[str, ...]
-    gone: frozenset[str]
     frozen: tuple[Frozen, ...]
     order_cost: float
     lower_bound: float
     unpruned_concatenated_bytes: int
-    estimated_us: float | None = None
-    masks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    zeroed: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
+    estimated_us: float
     zeros: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    folds: Mapping[str, Folding] = field(default_factory=dict)
-    gated: Mapping[str, Gating] = field(default_factory=dict)
-    repeats: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    sums: Mapping[str, Sum] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
-    made_for: str = ""
-    source: object = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an export will do. Plain data: no tensors, no modules.
+
+    `kept` are the columns each weight keeps. `made_for` is the fingerprint of the graph the plan
+    was made for; it is written into a document, and empty in a plan that was made here.
+    """
+
+    order: str
+    kept: Mapping[str, tuple[int, ...]]
+    graph: GraphChanges
+    weights: WeightChanges
+    masks: Masks
+    report: Report
+    made_for: str = field(default="", compare=False)
 
     def to_json(self) -> str:
-        """The plan as a document: every field but `source`, sealed by a digest."""
-        return write_json(self, version=VERSION, without=frozenset({"source"}))
+        """The plan as a document, sealed by a digest."""
+        return write_json(stamped(self), version=VERSION)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -178,17 +117,11 @@ class Plan:
 
         Raises `PlanError` on a document that was changed since.
         """
-        without = frozenset({"source"})
-        return read_json(cls, text, version=VERSION, without=without, check=_check_edges)
-
-    @property
-    def rounds(self) -> bool:
-        """Whether weights are computed anew, and rounded to their own precision."""
-        return bool(self.folds or self.gated)
+        return read_json(cls, text, version=VERSION, check=_check_edges)
 
     def __str__(self) -> str:
-        everything = sorted((*self.edges, *self.joins), key=lambda edge: -edge.copied_bytes)
-        kinds = [edge.kind for edge in everything]
+        edges = sorted((*self.graph.edges, *self.graph.joins), key=lambda e: -e.copied_bytes)
+        kinds = [edge.kind for edge in edges]
         lines = [
             f"plan: order {self.order}, {self.copies} copies, {self.copied_bytes:,} bytes copied "
             f"(bound on the order's cost: {self.lower_bound:,.0f})",
@@ -196,12 +129,12 @@ class Plan:
             f"{kinds.count('gather')} gathers, {kinds.count('infill')} infills, "
             f"{kinds.count('concat')} concatenations",
         ]
-        copying = [edge for edge in everything if edge.copied_bytes]
+        copying = [edge for edge in edges if edge.copied_bytes]
         if copying:
             lines.append(f"{'reader':40} {'value':32} {'how':8} {'bytes':>12}")
         lines += [f"{e.node:40} {e.value:32} {e.kind:8} {e.copied_bytes:12,}" for e in copying]
-        if self.stayed:
-            lines.append(f"zeroed but not removed: {', '.join(self.stayed)}")
+        if self.report.stayed:
+            lines.append(f"zeroed but not removed: {', '.join(self.report.stayed)}")
         lines += [
             f"zero but computed: {len(rows)} output channels of {name}"
             for name, rows in self.zeros.items()
@@ -210,21 +143,16 @@ class Plan:
             f"made zero at run time: {len(channels)} output channels of {name}"
             for name, channels in self.held.items()
         ]
-        if self.unreached:
-            lines.append(f"never reached: {', '.join(self.unreached)}")
+        if self.report.unreached:
+            lines.append(f"never reached: {', '.join(self.report.unreached)}")
         lines += [f"fixed: {said}" for said in self.fixed]
         lines += [f"frozen: {f.layer} ({f.operation}) {f.because} {f.source}" for f in self.frozen]
         return "\n".join(lines)
 
-    def _fetched(self) -> list[Edge]:
-        """What is fetched at run time: equal edges once."""
-        unique = {(e.value, e.axis, e.pieces): e for e in (*self.edges, *self.joins)}
-        return list(unique.values())
-
     @property
     def copies(self) -> int:
         """How many fetches gather or copy by runs."""
-        return sum(edge.copied_bytes > 0 for edge in self._fetched())
+        return sum(edge.copied_bytes > 0 for edge in fetched(self.graph))
 
     @property
     def copied_bytes(self) -> int:
@@ -232,12 +160,52 @@ class Plan:
 
         Gathers, copies by runs, and what concatenations write beyond the unpruned model's.
         """
-        everything = self._fetched()
-        concatenated = sum(edge.concatenated_bytes for edge in everything)
-        beyond = max(0, concatenated - self.unpruned_concatenated_bytes)
-        return beyond + sum(edge.copied_bytes for edge in everything)
+        return bytes_copied(fetched(self.graph), self.report.unpruned_concatenated_bytes)
+
+    @property
+    def lower_bound(self) -> float:
+        """The bytes of reads that any order leaves apart."""
+        return self.report.lower_bound
+
+    @property
+    def estimated_us(self) -> float:
+        """How long layers, elementwise operations and copies should take, in microseconds."""
+        return self.report.estimated_us
+
+    @property
+    def frozen(self) -> tuple[Frozen, ...]:
+        """What stays whole, and why."""
+        return self.report.frozen
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The sizes of the inputs that the export takes for granted, and why."""
+        return self.report.fixed
+
+    @property
+    def zeros(self) -> Mapping[str, tuple[int, ...]]:
+        """The rows of weights that make nothing but zeros and cannot leave."""
+        return self.report.zeros
+
+    @property
+    def held(self) -> Mapping[str, tuple[int, ...]]:
+        """The channels that are made zero at run time, by the module behind which they are."""
+        return self.masks.held
+
+
+def fetched(graph: GraphChanges) -> list[Edge]:
+    """What is fetched at run time: equal edges once."""
+    unique = {(e.value, e.axis, e.pieces): e for e in (*graph.edges, *graph.joins)}
+    return list(unique.values())
+
+
+def bytes_copied(edges: Iterable[Edge], concatenated_anyway: int) -> int:
+    """Bytes that edges copy, and concatenate beyond what the unpruned model does."""
+    edges = list(edges)
+    beyond = max(0, sum(edge.concatenated_bytes for edge in edges) - concatenated_anyway)
+    return beyond + sum(edge.copied_bytes for edge in edges)
 
 
 def _check_edges(plan: Plan) -> None:
-    if not all(edge.pieces for edge in (*plan.edges, *plan.joins)):
+    if not all(edge.pieces for edge in (*plan.graph.edges, *plan.graph.joins)):
         raise PlanError("the plan has an edge that reads nothing")

@@ -35,7 +35,7 @@ def channel_maps(model: nn.Module, plan: Plan) -> dict[str, ChannelMap]:
     names = weight_names(model)
     maps = {}
     for name, layer in layers(model).items():
-        cuts, axis = plan.cuts.get(names[name], {}), column_axis(layer)
+        cuts, axis = plan.weights.cuts.get(names[name], {}), column_axis(layer)
         inputs, outputs = (
             cuts.get(along, range(int(weight_of(layer).shape[along]))) for along in (axis, 1 - axis)
         )

@@ -14,28 +14,17 @@ from torch import Tensor, fx, nn
 from typing_extensions import Unpack
 
 from upscale import masking
-from upscale.api import (
-    Options,
-    Way,
-    export,
-    masked_by,
-    plan_for,
-    pricing_for,
-    select_for,
-    target_like,
-)
-from upscale.capture import Captured, Example, capture
+from upscale.api import Options, export, masked_by, pricing_for, select_for, target_like
+from upscale.capture import Example
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
-from upscale.flow.analyse import analyse
-from upscale.flow.channel_flow import ChannelFlow
-from upscale.planning import Plan
+from upscale.pipeline import plan_for
+from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
 from upscale.selection.amounts import Amount, Latency
 from upscale.selection.masks import Selection
 from upscale.selection.selecting import Request
-from upscale.subject.accepting import checked
 from upscale.subject.ordinary import ordinary_tensors
-from upscale.subject.settling import settled
+from upscale.subjects import Subject
 from upscale.targets.racing import Measurement, computing_on, race, scripted
 from upscale.targets.target import Target
 from upscale.verify import verify as verify_exported
@@ -99,11 +88,10 @@ def prune(
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise SelectionError(f"steps is {steps!r}; it must be a whole number >= 1")
-    given = Example.of(example)
-    way = Way(order, pricing_for(given, target), widen)
+    subject = Subject.of(model, example)
+    way = Way(order, pricing_for(subject.example, target), widen)
     tell = progress or (lambda line: None)
-    start, gone = masking.released(settled(checked(model)))
-    job = _Job(start, given, way, gone, verify)
+    job = _Job(subject, way, verify)
     if isinstance(amount, Latency):
         if steps > 1:
             raise SelectionError("a latency is reached in one step; prune in several to shares")
@@ -115,12 +103,10 @@ def prune(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A model to prune, without output masks (`gone` are those it had), and how."""
+    """What to prune, and how."""
 
-    model: nn.Module
-    example: Example
+    subject: Subject
     way: Way
-    gone: Mapping[str, tuple[int, ...]]
     verify: bool
 
 
@@ -129,31 +115,30 @@ class _Drawn:
     """A job whose channels have been chosen."""
 
     job: _Job
-    captured: Captured
-    flow: ChannelFlow
     selection: Selection
 
     def plan(self, way: Way) -> Plan:
         """The plan that a way of planning makes."""
-        job = self.job
-        return plan_for(
-            job.model, job.example, self.captured, self.flow, (self.selection,), way, job.gone
-        )
+        return plan_for(self.job.subject, (self.selection,), way)
+
+    def masked(self) -> nn.Module:
+        """What an export must equal."""
+        subject = self.job.subject
+        masked = masked_by(subject.model, (self.selection,), partial(getattr, subject, "norms"))
+        return masking.hold_outputs(masked, subject.masks)
 
     def exported(self, plan: Plan) -> fx.GraphModule:
         """What a plan exports, verified if that was asked for."""
-        job = self.job
-        pruned = export(job.model, plan)
-        if job.verify:
-            masked = masked_by(job.model, (self.selection,), job.example)
-            masked = masking.hold_outputs(masked, job.gone)
+        subject = self.job.subject
+        pruned = export(subject.model, plan)
+        if self.job.verify:
 
             def unrounded() -> nn.Module:
-                return export(copy.deepcopy(job.model).double(), plan)
+                return export(copy.deepcopy(subject.model).double(), plan)
 
             # What is folded is rounded to the weights' own precision; compare without that.
-            wide = unrounded if plan.rounds else None
-            verified = verify_exported(pruned, masked, job.example, unrounded=wide)
+            wide = unrounded if plan.weights.rounds else None
+            verified = verify_exported(pruned, self.masked(), subject.example, unrounded=wide)
             pruned.meta["verified"] = verified
             if verified.relative_error is None:
                 warnings.warn(
@@ -173,18 +158,16 @@ def _draw(
     tune: Callable[[nn.Module, int], object] | None = None,
 ) -> _Drawn:
     """Choose channels, in steps."""
-    request, model = Request(amount=amount, **options), job.model
+    request, subject = Request(amount=amount, **options), job.subject
     for step in range(1, steps + 1):
-        captured = capture(model, job.example)
-        flow = analyse(captured)
         now = replace(request, amount=replace(amount, share=amount.share * step / steps))
-        selection = select_for(model, job.example, captured, flow, now, job.gone)
+        selection = select_for(subject, now)
         if tune is not None:
-            model = masked_by(model, (selection,), job.example)
+            model = masked_by(subject.model, (selection,), partial(getattr, subject, "norms"))
             tune(model, step)
-            model, _ = masking.released(model)
+            subject = subject.tuned(model)
         request = replace(request, within=selection)
-    return _Drawn(replace(job, model=model), captured, flow, selection)
+    return _Drawn(replace(job, subject=subject), selection)
 
 
 def _fastest(drawn: _Drawn, tell: Progress) -> fx.GraphModule:
@@ -193,18 +176,18 @@ def _fastest(drawn: _Drawn, tell: Progress) -> fx.GraphModule:
     plan = drawn.plan(job.way)
     exports = {"planned": drawn.exported(plan)}
     narrow = drawn.plan(replace(job.way, widen=False))
-    if narrow.edges != plan.edges or narrow.cuts != plan.cuts:
+    if narrow.graph.edges != plan.graph.edges or narrow.weights.cuts != plan.weights.cuts:
         exports["narrow"] = drawn.exported(narrow)
-    if plan.sums:
+    if any(step.weight is None for step in plan.graph.inserted.values()):
         # What is added lacks different channels: putting it together may cost more than it saves.
         exports["whole sums"] = drawn.exported(drawn.plan(replace(job.way, sums="whole")))
-    untouched = replace(drawn, selection=Selection(kept={}))
-    whole = masked_by(job.model, (drawn.selection,), job.example)
-    whole, _ = masking.released(whole)
-    exports["whole"] = replace(
-        untouched, job=replace(job, model=whole), captured=capture(whole, job.example)
-    ).exported(untouched.plan(job.way))
-    taken = race_models({"unpruned": job.model, **exports}, job.example, job.way.pricing.target)
+    if drawn.selection.side == "input":
+        # The masked model with nothing removed competes too; masks of outputs are no weights.
+        zeroed = replace(job, subject=job.subject.tuned(drawn.masked()))
+        whole = _Drawn(zeroed, Selection(kept={}))
+        exports["whole"] = whole.exported(whole.plan(job.way))
+    model, example = job.subject.model, job.subject.example
+    taken = race_models({"unpruned": model, **exports}, example, job.way.pricing.target)
     for name, own in taken.items():
         tell(f"{name}: {own}")
     best = min(exports, key=lambda name: taken[name].median_ms)
@@ -228,8 +211,8 @@ def _share_for(job: _Job, asked: Latency, options: Options, tell: Progress) -> A
     reached = 1.0
     for trial in range(1, TRIALS + 1):
         drawn = _draw(replace(job, verify=False), Amount(share), options)
-        models = {"unpruned": job.model, "pruned": drawn.exported(drawn.plan(job.way))}
-        taken = race_models(models, job.example, job.way.pricing.target)
+        models = {"unpruned": job.subject.model, "pruned": drawn.exported(drawn.plan(job.way))}
+        taken = race_models(models, job.subject.example, job.way.pricing.target)
         ratio = taken["pruned"].median_ms / taken["unpruned"].median_ms
         reached = min(reached, ratio)
         tell(

@@ -10,21 +10,20 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from upscale import masking
-from upscale.api import Way, plan_for, pricing_for, select_for
-from upscale.capture import Captured, Example, capture
+from upscale.api import pricing_for, select_for
+from upscale.capture import Captured
 from upscale.errors import AmountWarning
-from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow, Frozen
 from upscale.flow.liveness import find_live
-from upscale.flow.relations import Pass, Reduce
+from upscale.flow.relations import Reduce
+from upscale.pipeline import plan_for
+from upscale.planning import Way
 from upscale.selection.amounts import Amount
 from upscale.selection.masks import Selection
 from upscale.selection.selecting import Request
-from upscale.subject.accepting import checked
-from upscale.subject.layers import columns, layers, weight_names, weight_of
+from upscale.subject.layers import columns, layers, weight_of
 from upscale.subject.ordinary import ordinary_tensors
-from upscale.subject.settling import settled
+from upscale.subjects import Subject
 from upscale.targets.target import Target
 from upscale.tools.quiet import unwarned
 
@@ -112,32 +111,23 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
     >>> [layer.outputs_leave for layer in survey(net, torch.zeros(1, 4)).layers]
     [True, False]
     """
-    model, gone = masking.released(settled(checked(model)))
-    given = Example.of(example)
-    captured = capture(model, given, numbers=False)
-    flow = analyse(captured)
-    way = Way("optimal", pricing_for(given, target))
-
-    def estimate(selection: Selection) -> float:
-        made = plan_for(model, given, captured, flow, (selection,), way, gone)
-        return made.estimated_us or 0.0
-
-    whole = Selection(kept={})
-    plan = plan_for(model, given, captured, flow, (whole,), way, gone)
-    base = plan.estimated_us or 0.0
+    subject = Subject.of(model, example, numbers=False)
+    way = Way("optimal", pricing_for(subject.example, target))
+    plan = plan_for(subject, (Selection(kept={}),), way)
+    base = plan.estimated_us
     expected = {}
     for share in SHARES if base else ():
         request = Request(amount=Amount(share), importance="random")
         with unwarned(AmountWarning):  # what cannot be pruned is what a survey says anyway
-            selection = select_for(model, given, captured, flow, request, gone)
-        expected[share] = estimate(selection) / base
-    views, beside = _layers(model, captured, flow)
-    named = set(weight_names(model).values())
-    reached = {r.layer[1:] for s in flow.steps for r in s.relations if isinstance(r, Reduce)}
+            selection = select_for(subject, request)
+        expected[share] = plan_for(subject, (selection,), way).estimated_us / base
+    views, beside = _layers(subject)
+    named = set(subject.weights.values())
+    reached = {layer.layer[1:] for _, layer in subject.flow.layers}
     weights = sum(view.weights for view in views)
     leaving = sum(v.weights for v in views if v.inputs_leave or v.outputs_leave)
     return Survey(
-        model=captured.name,
+        model=subject.captured.name,
         layers=views,
         beside=beside,
         unreached=tuple(sorted(named - reached - {v.name for v in views})),
@@ -147,13 +137,10 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
     )
 
 
-def _layers(
-    model: nn.Module, captured: Captured, flow: ChannelFlow
-) -> tuple[tuple[LayerSurvey, ...], tuple[LayerSurvey, ...]]:
+def _layers(subject: Subject) -> tuple[tuple[LayerSurvey, ...], tuple[LayerSurvey, ...]]:
     """Every layer that the model reaches, and the weights it multiplies by that are no layer's."""
-    reductions = {
-        r.layer[1:]: r for step in flow.steps for r in step.relations if isinstance(r, Reduce)
-    }
+    model, captured, flow = subject.model, subject.captured, subject.flow
+    reductions = {layer.layer[1:]: layer for _, layer in flow.layers}
     nothing = np.empty(0, dtype=np.int64)
     needed = find_live(flow, {r.layer: nothing for r in reductions.values()}).lines
 
@@ -172,7 +159,7 @@ def _layers(
             why_inputs="" if inputs_leave else _why_inputs(captured, flow, relation),
         )
 
-    names = weight_names(model)
+    names = subject.weights
     own = tuple(
         view(name, type(layer).__name__, weight_of(layer), columns(layer), relation)
         for name, layer in layers(model).items()
@@ -209,18 +196,20 @@ def _why_inputs(captured: Captured, flow: ChannelFlow, relation: Reduce) -> str:
 def _why(captured: Captured, flow: ChannelFlow, value: str) -> str:
     """What needs every channel of a value: the first step on its way that does."""
     front, output = {value}, next(n.name for n in captured.graph.nodes if n.op == "output")
+    mixing = {step.node for step, each in flow.passes if each.whole}
+    reducing = {step.node for step, layer in flow.layers if not layer.channelwise}
     for step in flow.steps:
         if not front.intersection(step.reads):
             continue
         if step.frozen is not None:
             return _told(step.frozen)
-        if any(isinstance(r, Pass) and r.whole for r in step.relations):
+        if step.node in mixing:
             calls = captured.observed[step.node].calls
             kind = captured.kinds[step.module] if step.module else calls[-1].op
             return f"{kind} normalises over all of them"
         if step.node == output:
             return "they are the model's output"
-        if not any(isinstance(r, Reduce) and not r.channelwise for r in step.relations):
+        if step.node not in reducing:
             front.update(step.makes)
     return "something needs all of them"
 

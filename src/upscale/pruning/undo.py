@@ -12,7 +12,7 @@ from upscale import masking
 from upscale.channels import positions
 from upscale.errors import PlanError
 from upscale.planning import Plan
-from upscale.rewrite.graph import unclashing
+from upscale.rewrite.building import unclashing
 from upscale.selection.masks import Selection
 from upscale.subject.accepting import checked
 from upscale.subject.layers import computes_weight, layers, tensors, weight_names
@@ -36,8 +36,8 @@ def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
     plan = pruned.meta.get("plan") if isinstance(pruned, fx.GraphModule) else None
     if not isinstance(plan, Plan):
         raise PlanError("only what upscale.export returned or upscale.load read can be undone")
-    if plan.gated:
-        layer = next(iter(plan.gated.values())).layer
+    if plan.weights.gates:
+        layer = next(iter(plan.weights.gates.values())).layer
         raise PlanError(
             f"the export reads a gate beside {layer} for channels it has no more, and the model "
             "has no place for the weight of that: it cannot be undone"
@@ -45,7 +45,7 @@ def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
     twin = copy.deepcopy(masking.released(settled(checked(model)))[0])
     small = tensors(pruned)
     wide = tensors(twin)
-    lost = sorted(plan.cuts.keys() - wide.keys())
+    lost = sorted(plan.weights.cuts.keys() - wide.keys())
     if lost:
         raise PlanError(f"the export was made from another model: here is no {lost[0]}")
     names: dict[int, list[str]] = {}
@@ -54,9 +54,9 @@ def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
     for own in names.values():
         paths = [unclashing(name) for name in own if unclashing(name) in small]
         if paths:
-            _fill(wide[own[0]], small[paths[0]], plan.cuts.get(own[0], {}), own[0])
+            _fill(wide[own[0]], small[paths[0]], plan.weights.cuts.get(own[0], {}), own[0])
         else:
-            _zero(wide[own[0]], plan.zeroed.get(own[0], {}))
+            _zero(wide[own[0]], plan.masks.zeroed.get(own[0], {}))
     _check_folds(plan, twin)
     twin = masking.hold_outputs(twin, plan.held)
     computed = {
@@ -92,7 +92,7 @@ def _zero(wide: Tensor, zeroed: Mapping[int, tuple[int, ...]]) -> None:
 def _check_folds(plan: Plan, model: nn.Module) -> None:
     """Raise if the export has a bias that the model has no place for."""
     for layer, name in weight_names(model).items():
-        folding = plan.folds.get(name)
+        folding = plan.weights.folds.get(name)
         if folding is not None and folding.into is None and layers(model)[layer].bias is None:
             raise PlanError(
                 f"the export gave {layer} a bias, and the model has no place for it: it cannot be "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,15 +13,10 @@ from upscale.capture import Captured, Configuration, Example, capture, configura
 from upscale.capture.fingerprint import FORMAT, difference, made_for
 from upscale.errors import PlanError, UpscaleError
 from upscale.planning import Plan
+from upscale.planning.origins import origin_of
 from upscale.subject.layers import tensors
 
 ANOTHER = "the plan was made for another model"
-
-
-def remembered(plan: Plan, model: nn.Module, captured: Captured) -> Plan:
-    """The plan with all by which the model it was made for is known again."""
-    source = replace(captured, made_from=configuration(model))
-    return replace(plan, source=source, made_for=made_for(captured))
 
 
 def captured_for(model: nn.Module, plan: Plan, example: Any) -> Captured:
@@ -30,11 +24,12 @@ def captured_for(model: nn.Module, plan: Plan, example: Any) -> Captured:
 
     A model whose configuration is that of the one planned for need not be captured again.
     """
-    there = plan.source if isinstance(plan.source, Captured) else None
-    if there is None:
+    origin = origin_of(plan)
+    if origin is None:
         return _captured_anew(model, plan, example)
+    there: Captured = origin.captured
     _check_shapes(model, there)
-    before, now = there.made_from, configuration(model)
+    before, now = origin.configuration, configuration(model)
     if now.same(before):
         return there
     if example is None:
@@ -48,7 +43,7 @@ def captured_for(model: nn.Module, plan: Plan, example: Any) -> Captured:
     found = difference(there, here)
     if found is not None:
         raise PlanError(f"{ANOTHER}: {found}")
-    if made_for(here) != plan.made_for:
+    if made_for(here) != origin.fingerprint:
         raise PlanError(_traced_otherwise())
     return here
 
@@ -56,7 +51,7 @@ def captured_for(model: nn.Module, plan: Plan, example: Any) -> Captured:
 def check_masks(gone: Mapping[str, tuple[int, ...]], plan: Plan) -> None:
     """Raise if a model came with output masks that the plan does not know of."""
     for name, channels in gone.items():
-        if not set(channels) <= set(plan.masks.get(name, ())):
+        if not set(channels) <= set(plan.masks.after.get(name, ())):
             raise PlanError(f"{ANOTHER}: there {name} has no such output mask as here")
 
 
@@ -96,16 +91,15 @@ def _traced_otherwise() -> str:
 
 
 def _example_like(
-    example: Example, model: nn.Module, before: object, now: Configuration
+    example: Example, model: nn.Module, before: Configuration, now: Configuration
 ) -> Example:
     """An example of zeros where the model is, in its precision if that has changed since."""
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    planned = before.dtype if isinstance(before, Configuration) else None
 
     def like(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        dtype = now.dtype if leaf.dtype == planned else leaf.dtype
+        dtype = now.dtype if leaf.dtype == before.dtype else leaf.dtype
         return torch.zeros_like(leaf, device=device, dtype=dtype)
 
     return example.map(like)

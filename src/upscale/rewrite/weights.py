@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from upscale.channels import positions
-from upscale.planning import Plan, gated_weight
+from upscale.planning import Plan
 from upscale.rewrite.constant import constant as constant_layer
 from upscale.subject.layers import (
     KINDS,
@@ -72,14 +72,15 @@ class Cutter:
         _fit(module, groups, width)
         return module
 
-    def gate(self, weight: str) -> nn.Module:
-        """The small layer that reads a gate for the columns of a weight that are not read.
+    def gate(self, name: str) -> tuple[nn.Module, str]:
+        """The small layer that reads a gate, by its weight's name, and a path for it.
 
         It makes what the layer would make of the gate, each channel times the number that it is
         multiplied with, at every place.
         """
-        gating, name = self._plan.gated[weight], gated_weight(weight)
-        layer, cuts = self._model.get_submodule(gating.layer), self._plan.cuts[name]
+        gates = self._plan.weights.gates.items()
+        weight, gating = next((own, each) for own, each in gates if each.weight == name)
+        layer, cuts = self._model.get_submodule(gating.layer), self._plan.weights.cuts[name]
         own = weight_of(layer)
         with torch.no_grad():
             wide = self._zero(own.detach(), weight).double()
@@ -93,7 +94,7 @@ class Cutter:
             small = small.reshape(*small.shape, *[1] * (own.ndim - 2))
         made = _pointwise(layer, *small.shape[:2])
         made.weight = nn.Parameter(small, requires_grad=own.requires_grad)
-        return made.train(layer.training)
+        return made.train(layer.training), f"{gating.layer}_gated"
 
     def _scale(self, norm: nn.Module) -> Tensor:
         """What a BatchNorm multiplies each channel with."""
@@ -107,14 +108,14 @@ class Cutter:
     def _raise_bias(self, module: nn.Module, original: nn.Module) -> None:
         """Add to a layer's bias what the columns that it no longer reads have always added."""
         name = self._names.get(id(original.weight), "")
-        folding = self._plan.folds.get(name)
+        folding = self._plan.weights.folds.get(name)
         if folding is None or folding.into is not None:
             return
         axis = column_axis(original)
         with torch.no_grad():
             added = self._added(self._zero(weight_of(original).detach(), name), name, axis)
             added = added.movedim(1 - axis, 0).flatten(1).sum(dim=1)
-            rows = self._plan.cuts.get(name, {}).get(1 - axis, range(len(added)))
+            rows = self._plan.weights.cuts.get(name, {}).get(1 - axis, range(len(added)))
             added = added[_as_index(rows, added.device)]
             if isinstance(module.bias, Tensor):
                 module.bias.copy_(module.bias.double() + added)
@@ -124,20 +125,20 @@ class Cutter:
 
     def _added(self, weight: Tensor, name: str, axis: int) -> Tensor:
         """The sum of the folded columns of a weight, each times the number it meets."""
-        folded = _as_index(self._plan.folds[name].columns, weight.device)
+        folded = _as_index(self._plan.weights.folds[name].columns, weight.device)
         met = torch.tensor(self._met[name], dtype=torch.float64, device=weight.device)
         added: Tensor = weight.index_select(axis, folded).double().movedim(axis, -1) @ met
         return added.unsqueeze(axis)
 
     def _zero(self, tensor: Tensor, name: str) -> Tensor:
         """A parameter with zeros where the plan has them."""
-        for axis, gone in self._plan.zeroed.get(name, {}).items():
+        for axis, gone in self._plan.masks.zeroed.get(name, {}).items():
             tensor = tensor.index_fill(axis, _as_index(gone, tensor.device), 0.0)
         return tensor
 
     def _fold(self, weight: Tensor, name: str) -> Tensor:
         """A weight in which one column stands for all that are folded into it."""
-        folding = self._plan.folds.get(name)
+        folding = self._plan.weights.folds.get(name)
         if folding is None or folding.into is None:
             return weight
         axis, lead = self._column_axes[name], self._met[name][folding.columns.index(folding.into)]
@@ -157,7 +158,7 @@ class Cutter:
         return copied
 
     def _cut(self, tensor: Tensor, name: str) -> Tensor:
-        cuts: Mapping[int, tuple[int, ...]] = self._plan.cuts.get(name, {})
+        cuts: Mapping[int, tuple[int, ...]] = self._plan.weights.cuts.get(name, {})
         smaller = self._fold(self._zero(tensor.detach(), name), name)
         for axis, indices in sorted(cuts.items()):
             if indices != tuple(range(smaller.shape[axis])):

@@ -19,7 +19,8 @@ from upscale.flow.reads import wants_of
 from upscale.flow.relations import Reduce
 from upscale.flow.segments import carried_classes
 from upscale.flow.untying import untied, written_anew
-from upscale.planning import Plan, make_plan
+from upscale.lowering.lowered import Lowered
+from upscale.planning import Plan, Way, make_plan
 from upscale.planning.orders import find_streams, fixed_streams
 from upscale.selection.choosing import Scores
 from upscale.selection.windows import find_windows
@@ -78,11 +79,10 @@ def keep_contiguous(
     ]
     while True:
         windowed = _together(kept, found)
-        plan = make_plan(
-            flow, _positions(windowed.kept), "optimal", windows=_positions(windowed.read)
-        )
+        windows = _positions(windowed.read)
+        plan = make_plan(Lowered(flow, _positions(windowed.kept), windows), Way(widen=False))
         if plan.copied_bytes and least is None:
-            least = make_plan(flow, {}, "optimal").copied_bytes
+            least = make_plan(Lowered(flow, {}), Way(widen=False)).copied_bytes
         if plan.copied_bytes <= (least or 0):
             return windowed
         guilty = _guilty(plan, flow, streams, ways)
@@ -188,9 +188,10 @@ def _guilty(plan: Plan, flow: ChannelFlow, streams: list[Stream], ways: list[int
     """The freest of the streams that a plan copies channels of."""
     cut = untied(flow, written_anew(flow))
     carried = carried_classes(cut)
-    copying = [edge for edge in (*plan.edges, *plan.joins) if edge.copied_bytes]
+    edges = (*plan.graph.edges, *plan.graph.joins)
+    copying = [edge for edge in edges if edge.copied_bytes]
     if not copying:
-        copying = [edge for edge in (*plan.edges, *plan.joins) if edge.concatenated_bytes]
+        copying = [edge for edge in edges if edge.concatenated_bytes]
     touched: set[int] = set()
     for edge in copying:
         for value in {edge.value, *(piece.value for piece in edge.pieces)}:

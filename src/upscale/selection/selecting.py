@@ -20,7 +20,7 @@ from upscale.errors import AmountWarning, SelectionError
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.relations import Pass, Reduce
 from upscale.flow.segments import carried_classes
-from upscale.planning import Plan, gated_weight
+from upscale.planning import Plan
 from upscale.selection.amounts import Amount, Reached
 from upscale.selection.choosing import MET, Chooser, Limits, Measure, Scores
 from upscale.selection.contiguous import keep_contiguous
@@ -190,17 +190,17 @@ def exported_shares(flow: ChannelFlow, costs: Costs, plan: Plan) -> Exported:
             if name not in costs.parameters or not isinstance(relation, Reduce):
                 continue
             reached.add(name)
-            if step.node in plan.gone or step.node in plan.constants:
+            if step.node in plan.graph.gone or step.node in plan.graph.constants:
                 continue
             share = 1.0
-            for axis, indices in plan.cuts.get(relation.weight[1:], {}).items():
+            for axis, indices in plan.weights.cuts.get(relation.weight[1:], {}).items():
                 share *= len(indices) / max(1, flow.shapes[relation.weight][axis])
             left[name] = costs.parameters[name] * share
             macs[name] += left[name] * places(flow, relation)
-            beside = plan.cuts.get(gated_weight(relation.weight[1:]), {}).values()
-            if beside:
+            gating = plan.weights.gates.get(relation.weight[1:])
+            if gating is not None:
                 # A gate is read once for each image.
-                small = prod(len(indices) for indices in beside)
+                small = prod(map(len, plan.weights.cuts[gating.weight].values()))
                 left[name], macs[name] = left[name] + small, macs[name] + small
     for name, size in costs.parameters.items():
         if name not in reached:

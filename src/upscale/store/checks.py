@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 from torch import nn
 
 from upscale.errors import StoreError
-from upscale.rewrite.graph import TAKEN
+from upscale.rewrite.building import TAKEN
 
 Json: TypeAlias = Any  # what `json.loads` gives: anything, until it has been checked
 T = TypeVar("T")

@@ -12,6 +12,7 @@ from upscale import masking
 from upscale.capture import Captured, Example
 from upscale.errors import CaptureError, ExampleError, PlanError
 from upscale.planning import Plan
+from upscale.planning.origins import origin_of
 from upscale.selection.masks import Selection
 from upscale.subject.layers import weight_names
 from upscale.verify import compare
@@ -20,7 +21,7 @@ from upscale.verify import compare
 @contextmanager
 def doubted(plan: Plan) -> Iterator[None]:
     """Whatever a plan that was read brings about is a `PlanError`."""
-    if plan.source is not None:
+    if origin_of(plan) is not None:
         yield
         return
     try:
@@ -49,18 +50,18 @@ def check_sizes(plan: Plan, captured: Captured) -> None:
 
 def _sizes(plan: Plan) -> Iterable[int]:
     """How many channels every part of a plan speaks of."""
-    for edge in (*plan.edges, *plan.joins):
+    for edge in (*plan.graph.edges, *plan.graph.joins):
         yield sum(abs(piece.length) for piece in edge.pieces)
         yield from (len(piece.indices) for piece in edge.pieces if piece.indices is not None)
         yield from () if edge.spread is None else edge.spread.sizes
-    for told in plan.asked.values():
+    for told in plan.graph.asked.values():
         yield from told.fixed.values()
-    for sizes in plan.sizes.values():
+    for sizes in plan.graph.sizes.values():
         yield from sizes.values()
-    for table in (plan.cuts, plan.zeroed):
+    for table in (plan.weights.cuts, plan.masks.zeroed):
         for by_axis in table.values():
             yield from map(len, by_axis.values())
-    yield from (*plan.groups.values(), *plan.widths.values())
+    yield from (*plan.graph.groups.values(), *plan.graph.widths.values())
 
 
 def check_says(
@@ -85,7 +86,7 @@ def _masked(model: nn.Module, plan: Plan) -> nn.Module:
     Columns that meet a constant are read no more, but what they add is made up for.
     """
     made_up: dict[str, set[int]] = {}
-    for table in (plan.folds, plan.gated):
+    for table in (plan.weights.folds, plan.weights.gates):
         for name, own in table.items():
             made_up.setdefault(name, set()).update(own.columns)
     kept = {
@@ -93,4 +94,4 @@ def _masked(model: nn.Module, plan: Plan) -> nn.Module:
         for layer, name in weight_names(model).items()
         if name in plan.kept
     }
-    return masking.hold_outputs(masking.mask(model, Selection(kept=kept)), plan.masks)
+    return masking.hold_outputs(masking.mask(model, Selection(kept=kept)), plan.masks.after)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from upscale.channels import positions
-from upscale.rewrite.graph import unclashing
+from upscale.rewrite.building import unclashing
 from upscale.subject.layers import tensors
 from upscale.verify.differing import difference, is_inexact, plain
 from upscale.verify.responding import without_gradients
@@ -181,7 +181,7 @@ class Judge:
 
     def _cut(self, name: str, whole: Tensor) -> Tensor:
         """What the export should have of a buffer."""
-        cuts = {} if self.plan is None else self.plan.cuts.get(name, {})
+        cuts = {} if self.plan is None else self.plan.weights.cuts.get(name, {})
         for axis, kept in cuts.items():
             whole = whole.index_select(axis, torch.from_numpy(positions(kept)).to(whole.device))
         return whole

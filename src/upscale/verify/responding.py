@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from upscale.capture import Example
-from upscale.rewrite.graph import unclashing
+from upscale.rewrite.building import unclashing
 from upscale.subject.layers import layers, tensors
 from upscale.verify.differing import difference
 from upscale.verify.result import TOLERANCE

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from upscale.capture import Captured
 from upscale.errors import PlanError
 from upscale.lab.report.drawing import draw
 from upscale.lab.report.rows import Read, Reader, Rows, find_rows
 from upscale.planning import Plan
+from upscale.planning.origins import origin_of
 
 __all__ = ["Read", "Reader", "Rows", "draw", "find_rows", "picture"]
 
@@ -35,7 +35,7 @@ def picture(plan: Plan, *, segment: int | None = None) -> str:
     <title id="upscale-title">Fork: 2 reads copy before ordering, 0 after</title>
     """
     everything = find_rows(plan)
-    name = plan.source.name if isinstance(plan.source, Captured) else "model"
+    name = origin_of(plan).captured.name
     if segment is None:
         shared = tuple(rows for rows in everything if rows.shared)
         by_copies = sorted(shared, key=lambda rows: -rows.copies_before)

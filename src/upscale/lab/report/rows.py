@@ -9,18 +9,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from upscale.capture import Captured
 from upscale.channels import Positions, positions, runs
 from upscale.errors import PlanError
-from upscale.flow.analyse import analyse
-from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import find_live
 from upscale.flow.reads import Want, wants_of
-from upscale.flow.relations import GRID, Line, Reduce, Select
+from upscale.flow.relations import GRID, Line, Reduce
 from upscale.flow.segments import carried_classes, find_segments
-from upscale.planning import Edge, Plan, make_plan, read_gates, repeat_again, split_again
+from upscale.lowering.lowered import Lowered
+from upscale.planning import Edge, Plan, Way, make_plan
 from upscale.planning.layouts import Layouts
 from upscale.planning.orders import find_streams
+from upscale.planning.origins import origin_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +88,10 @@ class Rows:
 
 def find_rows(plan: Plan) -> tuple[Rows, ...]:
     """Every group of channels that has one order and any reader."""
-    if not isinstance(plan, Plan) or not isinstance(plan.source, Captured):
+    origin = origin_of(plan)
+    if origin is None:
         raise PlanError("a picture needs a plan that upscale.plan has just made; make it again")
-    kept = {f"@{name}": positions(columns) for name, columns in plan.kept.items()}
-    flow = split_again(read_gates(analyse(plan.source), plan.gated), plan.sums)
-    return _Reading(repeat_again(flow, plan.repeats), kept, plan).rows()
+    return _Reading(origin.lowered, plan).rows()
 
 
 # A group of channels is known by one of its classes; where the order is given, by its line.
@@ -101,9 +99,11 @@ Group: TypeAlias = int | Line
 
 
 class _Reading:
-    def __init__(self, flow: ChannelFlow, kept: Mapping[str, Positions], plan: Plan) -> None:
+    def __init__(self, lowered: Lowered, plan: Plan) -> None:
+        flow, kept = lowered.flow, lowered.kept
         self._flow, self._live = flow, find_live(flow, kept)
-        self._in_place, self._plan = make_plan(flow, kept, "none"), plan
+        bare = replace(lowered, windows={})
+        self._in_place, self._plan = make_plan(bare, Way("none", widen=False)), plan
         self._wants = wants_of(flow, self._live, kept)
         self._by_line: dict[Line, list[Want]] = defaultdict(list)
         for want in self._wants:
@@ -111,21 +111,17 @@ class _Reading:
         self._components = find_streams(flow, self._live)
         self._carried = carried_classes(flow)
         self._sources = Layouts(flow)
-        for step in flow.steps:
-            for relation in step.relations:
-                if isinstance(relation, Select):
-                    self._sources.look_through(relation)
+        for _, relation in flow.selects:
+            self._sources.look_through(relation)
 
     def rows(self) -> tuple[Rows, ...]:
         readers: dict[Group, list[Reader]] = defaultdict(list)
         for group, reader in self._readers():
             readers[group].append(reader)
         producers: dict[Group, list[Reduce]] = defaultdict(list)
-        for step in self._flow.steps:
-            for relation in step.relations:
-                if isinstance(relation, Reduce) and not relation.channelwise:
-                    for group in self._held(relation.out):
-                        producers[group].append(relation)
+        for _, layer in self._flow.layers:
+            for group in () if layer.channelwise else self._held(layer.out):
+                producers[group].append(layer)
         segments = {
             weight: number
             for number, segment in enumerate(find_segments(self._flow))
@@ -139,13 +135,13 @@ class _Reading:
     def _readers(self) -> Iterator[tuple[Group, Reader]]:
         """The read of every layer, and of whatever else takes only part of a tensor."""
         layers = {
-            (step.node, relation.read): relation.layer
-            for step in self._flow.steps
-            for relation in step.relations
-            if isinstance(relation, Reduce) and not relation.channelwise
+            (step.node, layer.read): layer.layer
+            for step, layer in self._flow.layers
+            if not layer.channelwise
         }
         turns = {step.node: turn for turn, step in enumerate(self._flow.steps)}
         before, after = self._edges(self._in_place), self._edges(self._plan)
+        gone_before, gone_after = self._in_place.graph.gone, self._plan.graph.gone
         for want in sorted((*self._wants, *self._joins()), key=lambda want: turns[want.node]):
             read = (want.node, want.line)
             if want.executed and (read in layers or read in before or read in after):
@@ -160,23 +156,21 @@ class _Reading:
                             is_layer=read in layers,
                             kept=frozenset(kept),
                             held=frozenset(held),
-                            before=_read(
-                                before.get(read), values, want.node in self._in_place.gone
-                            ),
-                            after=_read(after.get(read), values, want.node in self._plan.gone),
+                            before=_read(before.get(read), values, want.node in gone_before),
+                            after=_read(after.get(read), values, want.node in gone_after),
                         ),
                     )
 
     def _edges(self, plan: Plan) -> dict[tuple[str, Line], Edge]:
         """The edge behind each read; that of a concatenation is its reader's, if it has one."""
-        edges = {_read_by(edge): edge for edge in (*plan.edges, *plan.joins)}
-        joins = {_read_by(edge)[1]: edge for edge in plan.joins}
+        edges = {_read_by(edge): edge for edge in (*plan.graph.edges, *plan.graph.joins)}
+        joins = {_read_by(edge)[1]: edge for edge in plan.graph.joins}
         alone = {line: wants[0].node for line, wants in self._by_line.items() if len(wants) == 1}
         return {(alone[line], line): joins[line] for line in joins if line in alone} | edges
 
     def _joins(self) -> Iterator[Want]:
         """Concatenations that copy where they are built once for several readers."""
-        joins = (*self._in_place.joins, *self._plan.joins)
+        joins = (*self._in_place.graph.joins, *self._plan.graph.joins)
         for node, line in dict.fromkeys(_read_by(edge) for edge in joins if edge.copied_bytes):
             if len(self._by_line[line]) > 1:
                 live = np.flatnonzero(self._live.lines[line])
@@ -249,7 +243,7 @@ class _Reading:
 
     def _emitted(self, producer: Reduce) -> list[int]:
         """The channels a layer computes in the plan, in order."""
-        cut = self._plan.cuts.get(producer.weight[1:], {}).get(producer.row_axis)
+        cut = self._plan.weights.cuts.get(producer.weight[1:], {}).get(producer.row_axis)
         rows = np.flatnonzero(self._live.lines[producer.out]) if cut is None else positions(cut)
         return list(dict.fromkeys(self._flow.classes[producer.out][rows].tolist()))
 

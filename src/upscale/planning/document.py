@@ -18,23 +18,14 @@ LARGEST = 2**62
 DIGEST, VERSION = "sha256", "version"
 
 
-def write_json(value: Any, *, version: int, without: frozenset[str]) -> str:
-    """A dataclass as JSON, but for some of its fields, with a digest of them all."""
-    fields = {
-        name: _written(getattr(value, name)) for name in _hints(type(value)) if name not in without
-    }
+def write_json(value: Any, *, version: int) -> str:
+    """A dataclass as JSON, with a digest of its fields."""
+    fields = _written(value)
     document = {VERSION: version, DIGEST: digest_of(fields), **fields}
     return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
 
-def read_json(
-    cls: type[T],
-    text: str,
-    *,
-    version: int,
-    without: frozenset[str],
-    check: Callable[[T], None],
-) -> T:
+def read_json(cls: type[T], text: str, *, version: int, check: Callable[[T], None]) -> T:
     """The dataclass that `write_json` wrote; raises if anything in it is not as it was.
 
     `check` raises on values that cannot be. The digest finds damage and careless edits; it is no
@@ -48,9 +39,8 @@ def read_json(
             f"this is no plan of version {version}"
             + (": an older upscale wrote it; make the plan again" if older else "")
         )
-    hints = {name: hint for name, hint in _hints(cls).items() if name not in without}
     try:
-        value = _dataclass(cls, hints, fields, "plan")
+        value = _dataclass(cls, fields, "plan")
         check(value)
         sealed = digest == digest_of(fields)
     except RecursionError as error:
@@ -100,7 +90,8 @@ def _written(value: Any) -> Any:
     return value
 
 
-def _dataclass(cls: type[T], hints: Mapping[str, Any], fields: Any, where: str) -> T:
+def _dataclass(cls: type[T], fields: Any, where: str) -> T:
+    hints = _hints(cls)
     if not isinstance(fields, dict) or fields.keys() != hints.keys():
         raise PlanError(f"{where} has other fields than {', '.join(hints)}")
     return cls(**{name: _read(hint, fields[name], name) for name, hint in hints.items()})
@@ -116,7 +107,7 @@ def _read(hint: Any, value: Any, where: str) -> Any:
     if origin in (tuple, frozenset):
         return origin(_items(inner, value, where))
     if dataclasses.is_dataclass(hint):
-        return _dataclass(hint, _hints(hint), value, where)  # type: ignore[arg-type]
+        return _dataclass(hint, value, where)  # type: ignore[arg-type]
     if type(value) is int and hint is float and abs(value) <= LARGEST:
         return float(value)
     if type(value) is not hint or (hint is int and abs(value) > LARGEST):

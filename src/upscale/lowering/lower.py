@@ -1,0 +1,142 @@
+"""Lowering: what masks bring about becomes steps, columns and zeros, one pass after the other.
+
+`place masks → find constants → fold → read gates → split sums → repeat`. Each pass takes a lowered
+flow and gives the next. Without output masks nothing is constant, and there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+
+from torch import Tensor, nn
+
+from upscale import masking
+from upscale.capture import Captured
+from upscale.channels import Positions, positions
+from upscale.errors import SelectionError
+from upscale.flow.analyse import analyse
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.relations import Line
+from upscale.lowering.constants import find_constants
+from upscale.lowering.folds import fold_constants, numbers_met
+from upscale.lowering.gates import factors_met, read_gates
+from upscale.lowering.known import Known
+from upscale.lowering.lowered import Folding, Gating, Lowered, Masks, zeroed_lines
+from upscale.lowering.masks import place_masks
+from upscale.lowering.repeats import repeat_constants
+from upscale.lowering.sums import split_sums
+from upscale.selection.masks import Selection
+from upscale.subject.layers import computes_weight, layers, parameter_names
+from upscale.subjects import Subject
+
+Channels = tuple[int, ...]
+
+
+def lower(subject: Subject, selections: Sequence[Selection], sums: str) -> tuple[Subject, Lowered]:
+    """What is left to plan for once selections are applied, and the subject it is about.
+
+    That is another where masks have to be held at run time: then the model is captured with what
+    holds them.
+    """
+    inputs = [each for each in selections if each.side == "input"]
+    chosen = reduce(operator.and_, inputs) if inputs else Selection(kept={})
+    outputs = [each for each in selections if each.side == "output"]
+    after = _masked_outputs(subject, outputs)
+    masks = place_masks(subject.model, subject.captured, after) if after else Masks()
+    if masks.held:
+        subject = subject.holding(masks.held)
+    lowered = Lowered(
+        subject.flow,
+        kept=_by_weight(subject, chosen.kept),
+        windows=_by_weight(subject, chosen.windows),
+        masks=masks,
+        unreached=_never_read(subject, outputs),
+        fixed=subject.captured.fixed,
+    )
+    _check_computed(subject, chosen)
+    if not after:
+        return subject, lowered
+    model, captured = subject.model, subject.captured
+    constants = constants_of(subject.flow, model, captured, masks, lowered.kept)
+    lowered = fold_constants(lowered, model, captured, constants)
+    lowered = read_gates(lowered, model, captured, constants)
+    lowered = split_sums(lowered, captured, constants, sums)
+    return subject, repeat_constants(lowered, constants)
+
+
+def numbers_for(
+    model: nn.Module,
+    captured: Captured,
+    masks: Masks,
+    kept: Mapping[str, Sequence[int]],
+    folds: Mapping[str, Folding],
+    gates: Mapping[str, Gating],
+) -> dict[str, tuple[float, ...]]:
+    """The numbers that columns meet which are folded, or read from a gate: those of the weights
+    that are exported, which may not be those that were planned with."""
+    flow = analyse(captured)
+    columns = {f"@{name}": positions(own) for name, own in kept.items()}
+    constants = constants_of(flow, model, captured, masks, columns)
+    met = numbers_met(flow, constants, folds)
+    return met | factors_met(captured, flow, constants, gates)
+
+
+def constants_of(
+    flow: ChannelFlow,
+    model: nn.Module,
+    captured: Captured,
+    masks: Masks,
+    kept: Mapping[str, Positions],
+) -> dict[Line, Known]:
+    """The channels that masks make constant, and their numbers."""
+    names = parameter_names(model)
+    owned: dict[str, Tensor] = {
+        f"@{names[id(tensor)]}": tensor for tensor in (*model.parameters(), *model.buffers())
+    }
+    return find_constants(captured, flow, owned, zeroed_lines(masks), kept)
+
+
+def _masked_outputs(subject: Subject, outputs: Sequence[Selection]) -> dict[str, Channels]:
+    """The channels that are zero after modules: by selections, or by masks the model came with."""
+    after = dict(subject.masks)
+    for selection in outputs:
+        norms = subject.norms if selection.after == "norm" else {}
+        for name, gone in masking.outputs_gone(subject.model, selection, norms).items():
+            after[name] = tuple(sorted({*after.get(name, ()), *gone}))
+    return after
+
+
+def _by_weight(subject: Subject, kept: Mapping[str, Iterable[int]]) -> dict[str, Positions]:
+    """Columns by the value of the weight they are of."""
+    return {f"@{subject.weights[layer]}": positions(tuple(own)) for layer, own in kept.items()}
+
+
+def _never_read(subject: Subject, outputs: Sequence[Selection]) -> frozenset[str]:
+    """The weights that output selections name and nothing in the captured mode reads."""
+    named = {subject.weights[layer] for selection in outputs for layer in selection.kept}
+    read = {value for step in subject.flow.steps for value in step.reads} if named else set()
+    return frozenset(weight for weight in named if f"@{weight}" not in read)
+
+
+def _check_computed(subject: Subject, chosen: Selection) -> None:
+    """Raise if a selection names a layer that computes its weight and cannot be pruned with it."""
+    computing = {
+        layer: module
+        for layer, module in layers(subject.model).items()
+        if layer in chosen.kept and computes_weight(module)
+    }
+    if not computing:
+        return
+    pruned = {layer.layer[1:] for _, layer in subject.flow.layers}
+    used = {value for step in subject.flow.steps for value in step.reads}
+    owned = parameter_names(subject.model)
+    for layer, module in computing.items():
+        if subject.weights[layer] not in pruned and any(
+            f"@{owned[id(parameter)]}" in used for parameter in module.parameters()
+        ):
+            raise SelectionError(
+                f"{layer} computes its weight anew in every call and nothing here can be pruned "
+                "with it; make its weight permanent first, or leave it out of the selection"
+            )

@@ -1,0 +1,65 @@
+"""The subject: what every verb starts from, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from upscale import masking
+from upscale.capture import Captured, Example, capture
+from upscale.capture.norms import norms_of
+from upscale.flow.analyse import analyse
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.subject.accepting import checked
+from upscale.subject.layers import weight_names
+from upscale.subject.settling import settled
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model without output masks, those it came with, and the capture of one run.
+
+    What follows from the capture is found when it is first asked for, and then known: the flow of
+    its channels, the BatchNorms that belong to layers, and the name of each layer's weight.
+    """
+
+    model: nn.Module
+    masks: Mapping[str, tuple[int, ...]]
+    example: Example
+    captured: Captured
+
+    @classmethod
+    def of(cls, model: nn.Module, example: Any, *, numbers: bool = True) -> Subject:
+        """The subject that a caller's model and example are; the model is not changed."""
+        bare, masks = masking.released(settled(checked(model)))
+        taken = Example.of(example)
+        return cls(bare, masks, taken, capture(bare, taken, numbers=numbers))
+
+    @cached_property
+    def flow(self) -> ChannelFlow:
+        """How channels run through the model."""
+        return analyse(self.captured)
+
+    @cached_property
+    def norms(self) -> dict[str, tuple[str, ...]]:
+        """For each layer with normalisation of its own, the names of its BatchNorms."""
+        return norms_of(self.model, self.captured.graph)
+
+    @cached_property
+    def weights(self) -> dict[str, str]:
+        """The name of each layer's weight; layers that share one have one name."""
+        return weight_names(self.model)
+
+    def tuned(self, model: nn.Module) -> Subject:
+        """The subject after training: a masked copy of the model, without its output masks."""
+        bare, _ = masking.released(model)
+        return replace(self, model=bare, captured=capture(bare, self.example))
+
+    def holding(self, channels: Mapping[str, tuple[int, ...]]) -> Subject:
+        """The subject captured with channels held at zero after modules."""
+        held = masking.hold_outputs(self.model, channels)
+        return replace(self, captured=capture(held, self.example))
