@@ -27,9 +27,10 @@ from cifar import trained
 from torch import Tensor, fx, nn
 
 import upscale
-from upscale.channels import positions, runs
+from upscale.channels import positions
 from upscale.planning import Edge, Plan
 from upscale.planning.origins import origin_of
+from upscale.planning.stretches import runs
 from upscale.subject.layers import columns, layers
 from upscale.zoo import torchvision_model
 

@@ -27,6 +27,11 @@ class Want:
     pinned: bool
 
 
+def columns_of(flow: ChannelFlow, kept: Mapping[str, Positions]) -> dict[str, Positions]:
+    """The columns that every layer keeps: all, where nothing is said."""
+    return {layer.layer: layer.columns_kept(kept) for _, layer in flow.layers}
+
+
 def wants_of(flow: ChannelFlow, live: Liveness, kept: Mapping[str, Positions]) -> tuple[Want, ...]:
     """Every read of every line, with what it needs."""
     return tuple(

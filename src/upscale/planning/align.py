@@ -6,11 +6,12 @@ from collections import defaultdict
 
 import numpy as np
 
-from upscale.channels import Positions, places
+from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness
 from upscale.flow.relations import GRID, Line, Pass, Reduce, Relation, Select
 from upscale.planning.layouts import Layouts
+from upscale.planning.stretches import places
 
 
 class Ahead:

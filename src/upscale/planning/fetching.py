@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from upscale.channels import Positions, runs
+from upscale.channels import Positions
 from upscale.flow.relations import GRID, Grid, Line
 from upscale.planning.edges import Edge, Piece, SizesRead, Spread
 from upscale.planning.laying import Draft, Join, Laid
 from upscale.planning.pricing import Part, Pricing, Rates
+from upscale.planning.stretches import runs
 
 # Beyond so many stretches of zeros between a value's channels both are gathered.
 MOST_ZEROS = 8

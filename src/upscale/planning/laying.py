@@ -15,7 +15,7 @@ from functools import partial, singledispatchmethod
 
 import numpy as np
 
-from upscale.channels import Positions, is_slice
+from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import Liveness, tied_lines
 from upscale.flow.reads import Want
@@ -23,6 +23,7 @@ from upscale.flow.relations import Absorb, Carry, Fold, Line, Pass, Reduce, Sele
 from upscale.planning.align import Ahead
 from upscale.planning.layouts import Found, Layouts, rooted
 from upscale.planning.orders import Orders
+from upscale.planning.stretches import is_slice
 
 # The positions of each line that a step reads, in order; of parameters, those it keeps.
 Wanted = dict[Line, Positions]
@@ -30,7 +31,7 @@ Wanted = dict[Line, Positions]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """What a plan is written from: a flow, what layers read, what is live, and the orders.
+    """What a plan is written from: a flow, the columns all layers read, what is live, the orders.
 
     Sums whose operands lack different channels are put `together` where others read them and
     other sums select from them; else each fetches what it wants from the operands. A `windowed`
@@ -157,7 +158,7 @@ class _Laying:
 
     @_place.register
     def _place_reduce(self, relation: Reduce, step: Step, wanted: Wanted) -> None:
-        columns = relation.columns_kept(self._draft.read)
+        columns = self._draft.read[relation.layer]
         layout = self._lay_out(relation.out, lambda: self._rows(relation, columns))
         contracted = Line(relation.weight, relation.column_axis)
         wanted |= dict.fromkeys(relation.cuts, layout)

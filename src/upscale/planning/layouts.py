@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Flags, Positions, occurrences, places
+from upscale.channels import Flags, Positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.relations import Line, Select
+from upscale.planning.stretches import occurrences, places
 
 
 @dataclass(frozen=True, slots=True, eq=False)

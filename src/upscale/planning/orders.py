@@ -60,13 +60,13 @@ def order_classes(
     if order == "none":
         return Orders(Places.none(flow.class_count))
     carried = carried_classes(flow)
-    streams = find_streams(flow, live)
-    fixed = fixed_streams(flow, streams, wants)
+    stream_of = find_streams(flow, live)
+    fixed = fixed_streams(flow, stream_of, wants)
     sets_of: dict[int, dict[frozenset[int], float]] = defaultdict(lambda: defaultdict(float))
     costly: set[int] = set()
     asked = _weighed(flow, live, wants, carried) if sets is None else sets
     for channels, weight, joined in asked:
-        own = streams.find(channels)
+        own = stream_of[channels]
         together = np.unique(own).tolist()
         if joined or len(together) > 1:
             weight *= CONCATENATED
@@ -103,20 +103,20 @@ def windows_read(
         yield flow.classes[line][live.lines[line]], 0.0, False
 
 
-def fixed_streams(flow: ChannelFlow, streams: Classes, wants: Sequence[Want]) -> set[int]:
+def fixed_streams(flow: ChannelFlow, stream_of: Positions, wants: Sequence[Want]) -> set[int]:
     """The streams whose order is given."""
     given = [*_fixed(flow, wants, carried_classes(flow)), np.empty(0, dtype=np.int64)]
-    return set(streams.find(np.concatenate(given)).tolist())
+    return set(stream_of[np.concatenate(given)].tolist())
 
 
-def find_streams(flow: ChannelFlow, live: Liveness) -> Classes:
-    """Classes of channels, merged where one layer computes them: they have one order."""
+def find_streams(flow: ChannelFlow, live: Liveness) -> Positions:
+    """The stream of each class: classes that one layer computes have one order."""
     streams = Classes()
-    streams.fresh(flow.class_count)
+    classes = streams.fresh(flow.class_count)
     for line in _computed_lines(flow):
         own = flow.classes[line][live.lines[line]]
         streams.merge(own[1:], np.repeat(own[:1], max(0, len(own) - 1)))
-    return streams
+    return streams.find(classes)
 
 
 def _weighed(

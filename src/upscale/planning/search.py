@@ -16,7 +16,7 @@ from upscale.channels import Places, Positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness, find_live
-from upscale.flow.reads import wants_of
+from upscale.flow.reads import columns_of, wants_of
 from upscale.flow.untying import Cut, copied, untied, written_anew
 from upscale.lowering.lowered import Lowered
 from upscale.planning.finishing import finished, measured
@@ -63,9 +63,9 @@ def make_plan(lowered: Lowered, way: Way) -> Plan:
     """
     search = _Search(lowered.flow, way)
     if lowered.windows and way.order != "none":
-        best = search.with_windows({**lowered.kept, **lowered.windows})
+        best = search.with_windows(columns_of(lowered.flow, {**lowered.kept, **lowered.windows}))
     else:
-        best = search.with_cuts(lowered.kept)
+        best = search.with_cuts(columns_of(lowered.flow, lowered.kept))
     if way.order != "none":
         if any(len(each.reads) > 1 and not each.joined for _, each in lowered.flow.selects):
             best = search.cheaper(best, search.written(replace(best.draft, together=True)))

@@ -52,7 +52,7 @@ def widen(
     """
     found, total = {}, 0.0
     for read in _reads(flow, live):
-        columns = read.relation.columns_kept(kept)
+        columns = kept[read.relation.layer]
         if len(columns):
             wide, saved = _cheapest(flow, live, layouts, pricing, read, columns)
             if saved:

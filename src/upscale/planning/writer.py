@@ -100,7 +100,7 @@ class _Writer:
         """What computing a step should take; a module that works on each channel is fitted."""
         work = 0.0
         for layer in self._layers[step.node]:
-            columns = len(layer.columns_kept(self._draft.read))
+            columns = len(self._draft.read[layer.layer])
             rows = len(self._laid.layouts.of(layer.out))
             work += self._pricing.layer(self._flow, layer, columns, rows)
         for relation in self._passes[step.node]:

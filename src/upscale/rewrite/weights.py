@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from upscale.channels import positions
 from upscale.planning import Plan
 from upscale.rewrite.constant import constant as constant_layer
 from upscale.subject.layers import (
@@ -186,7 +185,7 @@ def _pointwise(layer: nn.Module, rows: int, columns: int) -> nn.Module:
 
 
 def _as_index(indices: Sequence[int], device: torch.device) -> Tensor:
-    return torch.from_numpy(positions(indices)).to(device)
+    return torch.tensor(indices, dtype=torch.long, device=device)
 
 
 def _zero_rest(tensor: Tensor, axis: int, columns: Sequence[int], kept: tuple[int, ...]) -> Tensor:

@@ -113,7 +113,7 @@ def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
             classes = cut.classes[relation.read]
             if carried:
                 classes = np.array([carried.get(c, c) for c in classes.tolist()])
-            own = components.find(classes)
+            own = components[classes]
             for component in np.unique(own).tolist():
                 mine = np.flatnonzero(own == component)
                 if relation.groups > 1 or uses[relation.layer] > 1:

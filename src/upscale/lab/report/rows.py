@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from upscale.channels import Positions, positions, runs
+from upscale.channels import Positions, positions
 from upscale.errors import PlanError
 from upscale.flow.liveness import find_live
 from upscale.flow.reads import Want, wants_of
@@ -20,6 +20,7 @@ from upscale.planning import Edge, Plan, Way, make_plan
 from upscale.planning.layouts import Layouts
 from upscale.planning.orders import find_streams
 from upscale.planning.origins import origin_of
+from upscale.planning.stretches import runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ class _Reading:
         classes = self._flow.classes[line][wanted].tolist()
         channels = positions([self._carried.get(c, c) for c in classes])
         split: dict[Group, set[int]] = defaultdict(set)
-        groups = self._components.find(channels).tolist()
+        groups = self._components[channels].tolist()
         for group, channel in zip(groups, channels.tolist(), strict=True):
             split[group].add(channel)
         return split
