@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -20,7 +20,8 @@ from upscale.rewrite.matching import captured_for, check_masks
 from upscale.selection.amounts import Amount
 from upscale.selection.importance import Importance, Scorer
 from upscale.selection.masks import Selection
-from upscale.selection.selecting import Loss, Request, select_channels
+from upscale.selection.options import Loss, Options
+from upscale.selection.select import select_channels
 from upscale.subject.accepting import checked, with_numbers
 from upscale.subject.ordinary import ordinary_tensors
 from upscale.subject.settling import settled
@@ -28,25 +29,6 @@ from upscale.subjects import Subject
 from upscale.targets.calibration import costs_of
 from upscale.targets.target import ITEM_BYTES, Target
 from upscale.verify.doubting import check_says, check_sizes, doubted
-
-
-class Options(TypedDict, total=False):
-    """What `select` takes beside the amount."""
-
-    importance: str | Importance | Scorer
-    scope: str
-    side: str
-    constraint: str
-    segments: str
-    after: str
-    data: Iterable[Any] | None
-    loss: Loss | None
-    overrides: Mapping[str, float] | None
-    ignore: Iterable[str]
-    floor: int
-    round_to: int
-    slack: float
-    within: Selection | None
 
 
 @ordinary_tensors()
@@ -110,7 +92,7 @@ def select(
     >>> len(select(net, torch.zeros(1, 4), amount=0.25).kept["1"])
     6
     """
-    request = Request(
+    options = Options(
         amount=Amount.of(amount),
         importance=importance,
         scope=scope,
@@ -127,7 +109,7 @@ def select(
         slack=slack,
         within=within,
     )
-    return select_for(Subject.of(model, example), request)
+    return select_channels(Subject.of(model, example), options)
 
 
 @ordinary_tensors()
@@ -229,17 +211,6 @@ def _selections(
     for each in selections:
         masking.check(model, each)
     return selections
-
-
-def select_for(subject: Subject, request: Request) -> Selection:
-    """Choose channels of a subject."""
-    way = Way("none", pricing_for(subject.example, None), widen=False)
-
-    def planned(selection: Selection) -> Plan:
-        return plan_for(subject, (selection,), way)
-
-    inputs = len(subject.example.args) or 1
-    return select_channels(subject.model, subject.flow, inputs, request, planned)
 
 
 def masked_by(

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upscale.lab.sweep.cells import CHOICES, CRITERIA, DEFAULTS, METRICS, SETTINGS
+from upscale.lab.sweep.cells import CHOICES, DEFAULTS, METRICS, SELECTING, SETTINGS
 from upscale.lab.sweep.grid import cells_of
 from upscale.lab.sweep.metrics import KNOWN
-from upscale.selection.importance import CRITERIA as IMPORTANCES
-from upscale.selection.selecting import CHOICES as SELECTING
+from upscale.selection.options import OPTIONS
 from upscale.sweep import Cell, Grid, GridError, read_grid
 from upscale.targets.target import FORMATS, RUNTIMES
 
@@ -83,6 +82,7 @@ def test_every_other_setting_is_part_of_the_key() -> None:
     base = Cell("upscale:digits", "macs", 0.5)
     other: dict[str, Any] = {
         **{name: values[1] for name, values in CHOICES.items()},
+        **{name: OPTIONS[name].choices[-1] for name in SELECTING if OPTIONS[name].choices},
         "model": "a:b",
         "metric": "copies",
         "amount": 0.25,
@@ -104,10 +104,9 @@ def test_every_other_setting_is_part_of_the_key() -> None:
 
 
 def test_what_a_cell_may_say_is_what_the_stages_know() -> None:
-    assert set(CRITERIA) == set(IMPORTANCES)
     assert set(METRICS) == set(KNOWN)
-    for name in ("scope", "side", "constraint", "segments"):
-        assert CHOICES[name] == SELECTING[name]
+    for name in SELECTING:
+        assert DEFAULTS[name] == OPTIONS[name].default
     assert (CHOICES["runtime"], CHOICES["memory_format"]) == (RUNTIMES, FORMATS)
     assert all(name in SETTINGS for name in DEFAULTS)
 
@@ -133,7 +132,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"seed": -1}, "seed is -1"),
     ({"metric": "speed"}, "metric is 'speed'; it must be one of accuracy, latency"),
     ({"metric": None}, "metric is None"),
-    ({"constraint": "None"}, "constraint is 'None'; it must be one of none, segment"),
+    ({"constraint": "None"}, "constraint is 'None'; it must be one of 'none', 'segment'"),
     ({"model": [["a"]]}, "model is ['a']; it must be a value or a list of values"),
     ({"seed": list(range(2000)), "amount": [n / 2000 for n in range(1999)]}, "more than 1,000,000"),
 ]

@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,10 +18,12 @@ from upscale.errors import UpscaleError
 from upscale.lab.sources import HELP
 from upscale.lab.sweep.running import PLACES
 from upscale.selection.amounts import Amount, Latency, Macs, Parameters
+from upscale.selection.importance import BY_WEIGHT
+from upscale.selection.options import OPTIONS, Option
 from upscale.targets.target import FORMATS, ITEM_BYTES, RUNTIMES, Target
 
-# The criteria that need nothing but weights.
-BY_WEIGHT = ("l1", "l2", "lamp", "fpgm", "bn", "random")
+# What `select` can be told here: all that is a name, a number or a list of patterns.
+SAYABLE = tuple(OPTIONS)
 
 EXAMPLES = {
     "prune": """\
@@ -161,36 +164,35 @@ def _add_amount(parser: argparse.ArgumentParser, *, required: bool) -> None:
         metavar="SHARE",
         help="share of the unpruned latency to come down to",
     )
-    parser.add_argument(
-        "--importance",
-        choices=BY_WEIGHT,
-        default="l2",
-        help="how channels are scored; the lowest go. Criteria that need data are in the library",
-    )
-    parser.add_argument(
-        "--scope",
-        choices=("local", "global"),
-        default="local",
-        help="the same share of every layer, or the lowest scores of all",
-    )
-    parser.add_argument(
-        "--side",
-        choices=("input", "output"),
-        default="input",
-        help="drop what layers read, or what they make",
-    )
-    parser.add_argument(
-        "--constraint",
-        choices=("none", "segment", "contiguous"),
-        default="none",
-        help="each layer for itself, all readers alike, or windows of one order",
-    )
-    parser.add_argument(
-        "--ignore", action="append", default=[], metavar="PATTERN", help="layers that keep all"
-    )
-    parser.add_argument(
-        "--round-to", type=whole, default=1, metavar="N", help="keep multiples of N"
-    )
+    for name in SAYABLE:
+        _add_option(parser, name, OPTIONS[name])
+
+
+def _add_option(parser: argparse.ArgumentParser, name: str, option: Option) -> None:
+    """Let an option of `select` be said here, in its own words."""
+    flag, about = f"--{name.replace('_', '-')}", option.about
+    if name == "importance":
+        about += ". Criteria that need data are in the library"
+        parser.add_argument(flag, choices=tuple(BY_WEIGHT), default=option.default, help=about)
+    elif option.choices:
+        parser.add_argument(flag, choices=option.choices, default=option.default, help=about)
+    elif option.number:
+        read = partial(_number, name, option)
+        parser.add_argument(flag, type=read, default=option.default, metavar="N", help=about)
+    else:
+        parser.add_argument(flag, action="append", default=[], metavar="PATTERN", help=about)
+
+
+def _number(name: str, option: Option, text: str) -> int | float:
+    """The number that a text says, if the option may be that."""
+    assert option.number is not None
+    try:
+        value = option.number(text)
+    except ValueError:
+        value = math.nan
+    if option.complaint(name, value):
+        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {option.must_be}")
+    return value
 
 
 def _add_prune(parser: argparse.ArgumentParser) -> None:

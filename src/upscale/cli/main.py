@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from upscale.cli.arguments import amount_of, check, check_apart, example_of, make_parser, target_of
+from upscale.cli.arguments import (
+    SAYABLE,
+    amount_of,
+    check,
+    check_apart,
+    example_of,
+    make_parser,
+    target_of,
+)
 from upscale.cli.outcomes import INTERRUPTED, OK, SLOWER, say_error, wants_json
 from upscale.cli.progress import Progress
 from upscale.cli.sweeping import sweep
@@ -78,7 +86,7 @@ def _prune(arguments: argparse.Namespace) -> int:
             measure=arguments.measure,
             fuse=arguments.fuse,
             progress=progress.say,
-            **_choices(arguments),
+            **_options(arguments),
         )
         progress.step(f"writing {arguments.out}")
         save(pruned, arguments.out)
@@ -127,7 +135,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         else:
             progress.step("pruning")
             smaller = prune(
-                model, example, amount=amount_of(arguments), target=target, **_choices(arguments)
+                model, example, amount=amount_of(arguments), target=target, **_options(arguments)
             )
         progress.step("racing")
         _check_takes(smaller, example)
@@ -163,16 +171,9 @@ def _model(arguments: argparse.Namespace) -> nn.Module:
     return model
 
 
-def _choices(arguments: argparse.Namespace) -> Any:
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `select` is told."""
-    return {
-        "importance": arguments.importance,
-        "scope": arguments.scope,
-        "side": arguments.side,
-        "constraint": arguments.constraint,
-        "ignore": tuple(arguments.ignore),
-        "round_to": arguments.round_to,
-    }
+    return {name: getattr(arguments, name) for name in SAYABLE}
 
 
 def _check_takes(model: nn.Module, example: Tensor) -> None:

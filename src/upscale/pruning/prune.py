@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from typing_extensions import Unpack
 
 from upscale import masking
-from upscale.api import Options, export, masked_by, pricing_for, select_for, target_like
+from upscale.api import export, masked_by, pricing_for, target_like
 from upscale.capture import Example
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
 from upscale.pipeline import plan_for
@@ -22,7 +21,8 @@ from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
 from upscale.selection.amounts import Amount, Latency
 from upscale.selection.masks import Selection
-from upscale.selection.selecting import Request
+from upscale.selection.options import Options
+from upscale.selection.select import select_channels
 from upscale.subject.ordinary import ordinary_tensors
 from upscale.subjects import Subject
 from upscale.targets.racing import Measurement, computing_on, race, scripted
@@ -51,7 +51,7 @@ def prune(
     steps: int = 1,
     tune: Callable[[nn.Module, int], object] | None = None,
     progress: Progress | None = None,
-    **options: Unpack[Options],
+    **options: Any,
 ) -> fx.GraphModule:
     """Select, plan, export and verify in one call; the model itself is not changed.
 
@@ -95,8 +95,8 @@ def prune(
     if isinstance(amount, Latency):
         if steps > 1:
             raise SelectionError("a latency is reached in one step; prune in several to shares")
-        amount = _share_for(job, amount, options, tell)
-    drawn = _draw(job, Amount.of(amount), options, steps, tune)
+        amount = _share_for(job, amount, Options(Amount(0), **options), tell)
+    drawn = _draw(job, Options(Amount.of(amount), **options), steps, tune)
     pruned = _fastest(drawn, tell) if measure else drawn.exported(drawn.plan(way))
     return fusing.fuse(pruned) if fuse else pruned
 
@@ -152,21 +152,20 @@ class _Drawn:
 
 def _draw(
     job: _Job,
-    amount: Amount,
     options: Options,
     steps: int = 1,
     tune: Callable[[nn.Module, int], object] | None = None,
 ) -> _Drawn:
     """Choose channels, in steps."""
-    request, subject = Request(amount=amount, **options), job.subject
+    subject, amount = job.subject, options.amount
     for step in range(1, steps + 1):
-        now = replace(request, amount=replace(amount, share=amount.share * step / steps))
-        selection = select_for(subject, now)
+        options = replace(options, amount=replace(amount, share=amount.share * step / steps))
+        selection = select_channels(subject, options)
         if tune is not None:
             model = masked_by(subject.model, (selection,), partial(getattr, subject, "norms"))
             tune(model, step)
             subject = subject.tuned(model)
-        request = replace(request, within=selection)
+        options = replace(options, within=selection)
     return _Drawn(replace(job, subject=subject), selection)
 
 
@@ -210,7 +209,7 @@ def _share_for(job: _Job, asked: Latency, options: Options, tell: Progress) -> A
     share = 1 - asked.share
     reached = 1.0
     for trial in range(1, TRIALS + 1):
-        drawn = _draw(replace(job, verify=False), Amount(share), options)
+        drawn = _draw(replace(job, verify=False), replace(options, amount=Amount(share)))
         models = {"unpruned": job.subject.model, "pruned": drawn.exported(drawn.plan(job.way))}
         taken = race_models(models, job.subject.example, job.way.pricing.target)
         ratio = taken["pruned"].median_ms / taken["unpruned"].median_ms

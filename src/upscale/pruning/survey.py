@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from upscale.api import pricing_for, select_for
+from upscale.api import pricing_for
 from upscale.capture import Captured
 from upscale.errors import AmountWarning
 from upscale.flow.channel_flow import ChannelFlow, Frozen
@@ -20,7 +20,8 @@ from upscale.pipeline import plan_for
 from upscale.planning import Way
 from upscale.selection.amounts import Amount
 from upscale.selection.masks import Selection
-from upscale.selection.selecting import Request
+from upscale.selection.options import Options
+from upscale.selection.select import select_channels
 from upscale.subject.layers import columns, layers, weight_of
 from upscale.subject.ordinary import ordinary_tensors
 from upscale.subjects import Subject
@@ -117,9 +118,9 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
     base = plan.estimated_us
     expected = {}
     for share in SHARES if base else ():
-        request = Request(amount=Amount(share), importance="random")
+        options = Options(amount=Amount(share), importance="random")
         with unwarned(AmountWarning):  # what cannot be pruned is what a survey says anyway
-            selection = select_for(subject, request)
+            selection = select_channels(subject, options)
         expected[share] = plan_for(subject, (selection,), way).estimated_us / base
     views, beside = _layers(subject)
     named = set(subject.weights.values())

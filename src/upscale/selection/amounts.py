@@ -32,6 +32,11 @@ class Amount:
             raise SelectionError("a latency can only be measured: give it to upscale.prune")
         return amount if isinstance(amount, Amount) else Amount(amount)
 
+    @property
+    def counts_export(self) -> bool:
+        """Whether the share is of what an export does without, not of what masks make zero."""
+        return bool(getattr(self, "exported", False))
+
     def __str__(self) -> str:
         return f"{self.share:.2%} of {self.measure}"
 
@@ -105,9 +110,9 @@ class Reached:
     @property
     def share(self) -> float:
         """The share reached, in the measure that was asked for."""
-        exported = getattr(self.asked, "exported", False)
-        found = getattr(self, f"exported_{self.asked.measure}" if exported else self.asked.measure)
-        return float(math.nan if found is None else found)
+        prefix = "exported_" if self.asked.counts_export else ""
+        share = getattr(self, f"{prefix}{self.asked.measure}")
+        return float(math.nan if share is None else share)
 
     def __str__(self) -> str:
         lines = [

@@ -1,4 +1,13 @@
-"""Choosing: scores of channels and an amount become the channels each layer keeps. No torch."""
+"""Choosing: the units with the lowest scores go, until an amount is met.
+
+Two ways. *By share*, every layer loses the same part of its channels. *By threshold*, all units
+stand in one line by their scores, and the first so many go. Either way a number is searched for
+(the share, or how many of the line) at which a measure of what goes reaches the amount::
+
+    line      u7  u2  u9  u4  u1  ...      lowest score first
+    measure    0  .04 .09 .11 .18 ...      of what goes, if all before it go
+    amount .1              ^               u7, u2 and u9 go; .09 is as close as .11, and less
+"""
 
 from __future__ import annotations
 
@@ -7,96 +16,101 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from upscale.channels import Flags, Positions
+from upscale.selection.limits import Limits
+from upscale.selection.scoring import Scores
 from upscale.selection.units import Units
 
-Scores = npt.NDArray[np.float64]
 Measure = Callable[[Mapping[str, Flags]], float]
 
-# A global amount is met when it is missed by less than this share of itself.
+# A threshold meets its amount when it misses it by less than this share of it.
 MET = 0.005
-STEPS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What holds a choice back, by weight: shares of their own, channels that stay or are gone.
-
-    Every layer keeps `floor` channels at least, and a multiple of `round_to` where it can.
-    """
-
-    shares: Mapping[str, float]
-    held: frozenset[str]
-    gone: Mapping[str, Positions]
-    floor: int = 1
-    round_to: int = 1
+# How often an interval of shares is halved, and how many units are tried to fill up with.
+HALVINGS = FILLERS = 40
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Atom:
-    """Units that the same layers read: what a share is taken of. Lowest scores first."""
+class Readership:
+    """Units that the same layers read: what a share is taken of. Lowest scores first.
+
+    `readers` says by weight how many channels of it each unit holds.
+    """
 
     units: Positions
     readers: Mapping[str, int]
 
     def share(self, share: float, limits: Limits) -> float:
-        """The share this atom is to lose: the least that any of its readers is to."""
+        """The share these units are to lose: the least that any of their readers is to."""
         if any(reader in limits.held for reader in self.readers):
             return 0.0
         return min(limits.shares.get(reader, share) for reader in self.readers)
 
 
 class Chooser:
-    """Chooses units to prune; the lowest scores go first."""
+    """Chooses units to prune; the lowest scores go first.
 
-    def __init__(self, units: Units, scores: Mapping[str, Scores], limits: Limits) -> None:
-        self._units, self._limits = units, limits
-        self._scores = _unit_scores(units, scores, limits)
-        self._order = np.lexsort((np.arange(units.count), self._scores))
-        self._atoms = _atoms(units, self._order)
-        self._readers = {unit: atom.readers for atom in self._atoms for unit in atom.units.tolist()}
-        self._widths = {weight: len(own) for weight, own in units.of.items()}
+    `measure` says what a choice amounts to. It may be dear: no choice is measured twice.
+    """
 
-    def local(self, target: float, measure: Measure | None) -> dict[str, Flags]:
-        """Every layer loses the same share: the target's, or what meets it in a measure."""
-        if measure is None:
-            return self._kept(self._local(target))
+    def __init__(
+        self, units: Units, scores: Mapping[str, Scores], limits: Limits, measure: Measure
+    ) -> None:
+        self._units, self._limits, self._measure = units, limits, measure
+        self._measured: dict[bytes, float] = {}
+        self._order = np.argsort(_unit_scores(units, scores, limits), kind="stable")
+        self._readerships = _readerships(units, self._order)
+        self._readers = {
+            unit: group.readers for group in self._readerships for unit in group.units.tolist()
+        }
+
+    def by_share(self, share: float) -> dict[str, Flags]:
+        """What is kept if every layer loses a share of its channels."""
+        return self._kept(self._gone_by_share(share))
+
+    def by_share_that_meets(self, target: float) -> dict[str, Flags]:
+        """What is kept if every layer loses the same share, and all that goes meets a target."""
         low, high = 0.0, 1.0
-        for _ in range(STEPS):
+        for _ in range(HALVINGS):
             middle = (low + high) / 2
-            if measure(self._kept(self._local(middle))) < target:
+            if self._amount(self._gone_by_share(middle)) < target:
                 low = middle
             else:
                 high = middle
-        options = [self._kept(self._local(share)) for share in (low, high)]
-        return min(options, key=lambda kept: abs(measure(kept) - target))
+        return self._kept(self._closest(target, [self._gone_by_share(s) for s in (low, high)]))
 
-    def globally(self, target: float, measure: Measure) -> dict[str, Flags]:
-        """One threshold for all layers, where it meets the target."""
-        fixed = self._local(0.0)
-        line = [unit for unit in self._order.tolist() if self._is_free(unit)]
-        line = list(self._within_floors(line, fixed))
+    def by_threshold(self, target: float) -> dict[str, Flags]:
+        """What is kept if layers compete, and all that goes meets a target."""
+        fixed = self._gone_by_share(0.0)
+        free = [unit for unit in self._order.tolist() if self._is_free(unit)]
+        line = list(self._within_floors(free, fixed))
         low, high = 0, len(line)
         while low < high:
             middle = (low + high) // 2
-            if measure(self._kept(self._rounded(fixed, line[:middle]))) < target:
+            if self._amount(self._gone_with(fixed, line[:middle])) < target:
                 low = middle + 1
             else:
                 high = middle
-        options = {n: self._kept(self._rounded(fixed, line[:n])) for n in {max(0, low - 1), low}}
-        best = min(options, key=lambda n: (abs(measure(options[n]) - target), n))
-        miss = abs(measure(options[best]) - target)
-        if miss <= MET * target or self._limits.round_to > 1:
-            return options[best]
-        filled = self._filled(fixed, line, max(0, low - 1), target, measure)
-        return min((options[best], filled), key=lambda kept: abs(measure(kept) - target))
+        short = max(0, low - 1)
+        gone = self._closest(target, [self._gone_with(fixed, line[:n]) for n in (short, low)])
+        if abs(self._amount(gone) - target) > MET * target and self._limits.round_to == 1:
+            gone = self._closest(target, [gone, self._filled(fixed, line, short, target)])
+        return self._kept(gone)
+
+    def _closest(self, target: float, choices: list[Flags]) -> Flags:
+        """The choice whose amount comes closest; the first of those that come equally close."""
+        return min(choices, key=lambda gone: abs(self._amount(gone) - target))
+
+    def _amount(self, gone: Flags) -> float:
+        key = np.packbits(gone).tobytes()
+        if key not in self._measured:
+            self._measured[key] = self._measure(self._kept(gone))
+        return self._measured[key]
 
     def _is_free(self, unit: int) -> bool:
-        readers = self._readers[unit]
+        """Whether no reader of a unit is held, or has a share of its own."""
         limits = self._limits
-        return not any(r in limits.held or r in limits.shares for r in readers)
+        return not any(r in limits.held or r in limits.shares for r in self._readers[unit])
 
     def _within_floors(self, line: list[int], fixed: Flags) -> Iterator[int]:
         """The units that can go one after the other before every layer is at its floor."""
@@ -108,65 +122,64 @@ class Chooser:
                     left[reader] -= number
                 yield unit
 
-    def _filled(
-        self, fixed: Flags, line: list[int], start: int, target: float, measure: Measure
-    ) -> dict[str, Flags]:
+    def _filled(self, fixed: Flags, line: list[int], start: int, target: float) -> Flags:
         """The threshold undershot, then whichever next units still fit."""
         chosen = line[:start]
-        for unit in line[start : start + STEPS]:
-            kept = self._kept(self._rounded(fixed, [*chosen, unit]))
-            reached = measure(kept)
-            if reached <= target * (1 + MET):
+        for unit in line[start : start + FILLERS]:
+            amount = self._amount(self._gone_with(fixed, [*chosen, unit]))
+            if amount <= target * (1 + MET):
                 chosen.append(unit)
-            if abs(reached - target) <= MET * target:
+            if abs(amount - target) <= MET * target:
                 break
-        return self._kept(self._rounded(fixed, chosen))
+        return self._gone_with(fixed, chosen)
 
-    def _local(self, share: float) -> Flags:
-        """What goes if each atom loses its share, errors of rounding handed on to its kin."""
+    def _gone_by_share(self, share: float) -> Flags:
+        """What goes if each readership loses a share.
+
+        Shares of few units round badly: of two readerships of 5 that one layer reads, 30% is 1.5
+        units each. Its error is handed on to the next that shares a reader: 1 goes of the first,
+        2 of the second.
+        """
         gone = np.zeros(self._units.count, dtype=bool)
         error: dict[str, float] = defaultdict(float)
-        left = dict(self._widths)
-        for atom in self._atoms:
-            size = len(atom.units)
-            ideal = size - atom.share(share, self._limits) * size
+        left = {weight: len(own) for weight, own in self._units.of.items()}
+        for group in self._readerships:
+            size = len(group.units)
+            ideal = size - group.share(share, self._limits) * size
             kept = min(
-                self._sizes(atom, ideal, left),
+                self._numbers_kept(group, ideal, left),
                 key=lambda n: (
-                    sum((error[r] + m * (n - ideal)) ** 2 for r, m in atom.readers.items()),
+                    sum((error[r] + m * (n - ideal)) ** 2 for r, m in group.readers.items()),
                     n,
                 ),
             )
-            gone[atom.units[: size - kept]] = True
-            for reader, number in atom.readers.items():
+            gone[group.units[: size - kept]] = True
+            for reader, number in group.readers.items():
                 error[reader] += number * (kept - ideal)
                 left[reader] -= number * (size - kept)
         return gone
 
-    def _sizes(self, atom: Atom, ideal: float, left: Mapping[str, int]) -> list[int]:
-        """How many units an atom may keep: the multiples around the ideal, within floors."""
-        size, step = len(atom.units), self._limits.round_to
-        spare = min((left[r] - self._limits.floor) // n for r, n in atom.readers.items())
+    def _numbers_kept(self, group: Readership, ideal: float, left: Mapping[str, int]) -> list[int]:
+        """How many units a readership may keep: the multiples around the ideal, within floors."""
+        size, step = len(group.units), self._limits.round_to
+        if ideal == size:
+            return [size]
+        spare = min((left[r] - self._limits.floor) // n for r, n in group.readers.items())
         least = max(0, size - max(0, spare))
         below = int(np.floor(ideal / step)) * step
-        options = {min(size, max(least, below)), min(size, max(least, below + step))}
-        if ideal == size:
-            options = {size}
-        return sorted(options)
+        return sorted({min(size, max(least, number)) for number in (below, below + step)})
 
-    def _rounded(self, fixed: Flags, chosen: list[int]) -> Flags:
-        """What goes when the chosen do, each atom brought to a multiple."""
+    def _gone_with(self, fixed: Flags, chosen: list[int]) -> Flags:
+        """What goes when the chosen do, each readership brought to a multiple."""
         gone = fixed.copy()
         gone[chosen] = True
         step = self._limits.round_to
-        if step == 1:
-            return gone
-        for atom in self._atoms:
-            size = len(atom.units)
-            kept = size - int(gone[atom.units].sum())
+        for group in self._readerships if step > 1 else ():
+            size = len(group.units)
+            kept = size - int(gone[group.units].sum())
             if kept < size:
                 nearest = min(size, max(step, round(kept / step) * step))
-                gone[atom.units] = np.arange(size) < size - nearest
+                gone[group.units] = np.arange(size) < size - nearest
         return gone
 
     def _kept(self, gone: Flags) -> dict[str, Flags]:
@@ -185,19 +198,24 @@ def _unit_scores(units: Units, scores: Mapping[str, Scores], limits: Limits) -> 
     return mean
 
 
-def _atoms(units: Units, order: Positions) -> list[Atom]:
-    """Units by who reads them, each atom's in the given order."""
+def _readerships(units: Units, order: Positions) -> list[Readership]:
+    """Units by who reads them, each readership's in the given order."""
     rank = np.empty(units.count, dtype=np.int64)
     rank[order] = np.arange(units.count)
     shared = units.members() > 1
-    alone = {weight: own[~shared[own]] for weight, own in units.of.items()}
+    by_readers: dict[tuple[tuple[str, int], ...], Positions] = {
+        ((weight, 1),): own[~shared[own]] for weight, own in units.of.items()
+    }
     readers: dict[int, dict[str, int]] = defaultdict(dict)
     for weight, own in units.of.items():
         for unit in own[shared[own]].tolist():
             readers[unit][weight] = readers[unit].get(weight, 0) + 1
-    groups: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
+    together: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
     for unit, counts in readers.items():
-        groups[tuple(counts.items())].append(unit)
-    found = [(own, {weight: 1}) for weight, own in alone.items() if len(own)]
-    found += [(np.array(own, dtype=np.int64), dict(key)) for key, own in groups.items()]
-    return [Atom(own[np.argsort(rank[own])], counts) for own, counts in found]
+        together[tuple(counts.items())].append(unit)
+    by_readers |= {key: np.array(own, dtype=np.int64) for key, own in together.items()}
+    return [
+        Readership(own[np.argsort(rank[own])], dict(key))
+        for key, own in by_readers.items()
+        if len(own)
+    ]

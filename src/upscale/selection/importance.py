@@ -234,17 +234,17 @@ class Taylor:
         return totals
 
 
-CRITERIA: dict[str, Importance] = {
+# Criteria that look at weights alone, and those that need data.
+BY_WEIGHT: dict[str, Importance] = {
     "l1": ByWeight(l1),
     "l2": ByWeight(l2),
     "lamp": ByWeight(lamp, comparable=True),
     "fpgm": ByWeight(fpgm),
-    "hrank": HRank(),
-    "taylor": Taylor(),
     "bn": Norm(),
-    "activation": Activation(),
     "random": Random(),
 }
+BY_DATA: dict[str, Importance] = {"hrank": HRank(), "taylor": Taylor(), "activation": Activation()}
+CRITERIA = BY_WEIGHT | BY_DATA
 
 
 def importance_of(given: str | Importance | Scorer) -> Importance:

@@ -1,4 +1,9 @@
-"""Units: the channels of layers that go together, or stay. No torch."""
+"""Units: the channels of layers that are chosen together: all go, or all stay. No torch.
+
+Say `a` makes 4 channels that `b` and `c` read. Freely chosen, each column of `b` and each of `c`
+is a unit of its own: 8 units. With the constraint `segment`, column 2 of `b` and column 2 of `c`
+read channels of one class, and are one unit: 4 units of two columns each.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +15,18 @@ import numpy as np
 from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.classes import Classes
-from upscale.flow.relations import Absorb, Line, Pass, Reduce
+from upscale.flow.relations import Absorb, Line, Pass
 from upscale.flow.segments import carried_classes, find_segments
-
-CONSTRAINTS = ("none", "segment", "contiguous")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Units:
-    """Which channels are pruned together: for each weight, the unit of each of its channels."""
+    """Which channels are pruned together: for each weight, the unit of each of its channels.
+
+    >>> units = Units({"b": np.array([0, 1]), "c": np.array([1, 2])}, 3)
+    >>> units.members().tolist()
+    [1, 2, 1]
+    """
 
     of: Mapping[str, Positions]
     count: int
@@ -55,12 +63,11 @@ def find_units(
     numbers = {weight: joined.fresh(classes.shape[1]) for weight, classes in ends.items()}
     if constraint == "segment":
         for weight, classes in ends.items():
-            for group in classes:
-                joined.merge(numbers[weight], group)
+            for use in classes:
+                joined.merge(numbers[weight], use)
     roots = {weight: joined.find(own) for weight, own in numbers.items()}
     names = np.unique(np.concatenate([*roots.values(), np.empty(0, dtype=np.int64)]))
-    found = {weight: np.searchsorted(names, own) for weight, own in roots.items()}
-    return Units(found, len(names))
+    return Units({w: np.searchsorted(names, own) for w, own in roots.items()}, len(names))
 
 
 def _ends(flow: ChannelFlow, side: str) -> Iterator[tuple[str, Positions]]:
@@ -69,25 +76,24 @@ def _ends(flow: ChannelFlow, side: str) -> Iterator[tuple[str, Positions]]:
     needed = _needed(flow, carried) if side == "output" else set()
     uses: dict[str, list[Positions]] = {}
     left_out: set[str] = set()
-    for step in flow.steps:
-        for relation in step.relations:
-            if not isinstance(relation, Reduce) or relation.channelwise:
-                continue
-            line = relation.read if side == "input" else relation.out
-            if line not in flow.classes:
-                left_out.add(relation.layer)
-                continue
-            classes = flow.classes[line]
-            if carried:
-                classes = np.array([carried.get(c, c) for c in classes.tolist()])
-            if needed.intersection(classes.tolist()):
-                left_out.add(relation.layer)
-                continue
-            size = relation.columns if side == "input" else len(classes)
-            uses.setdefault(relation.layer, []).append(classes.reshape(-1, size))
-    for weight, found in uses.items():
+    for _, relation in flow.layers:
+        if relation.channelwise:
+            continue
+        line = relation.read if side == "input" else relation.out
+        if line not in flow.classes:
+            left_out.add(relation.layer)
+            continue
+        classes = flow.classes[line]
+        if carried:
+            classes = np.array([carried.get(c, c) for c in classes.tolist()])
+        if needed.intersection(classes.tolist()):
+            left_out.add(relation.layer)
+            continue
+        size = relation.columns if side == "input" else len(classes)
+        uses.setdefault(relation.layer, []).append(classes.reshape(-1, size))
+    for weight, touched in uses.items():
         if weight not in left_out:
-            yield weight[1:], np.concatenate(found)
+            yield weight[1:], np.concatenate(touched)
 
 
 def _needed(flow: ChannelFlow, carried: Mapping[int, int]) -> set[int]:

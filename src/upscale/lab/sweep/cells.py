@@ -1,4 +1,4 @@
-"""Cells: one setting of a sweep each, checked, with a key that never changes. No torch."""
+"""Cells: one setting of a sweep each, checked, with a key that never changes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from upscale.errors import UpscaleError
+from upscale.selection.options import OPTIONS
 
 SHAPE = "1,3,224,224"
 METRICS = ("accuracy", "latency", "parameters", "macs", "copies", "memory", "race")
-# Imported from where they are defined, these would bring torch along; a test compares them.
-CRITERIA = ("l1", "l2", "lamp", "fpgm", "hrank", "taylor", "bn", "activation", "random")
+# The options of `select` that a cell can set.
+SELECTING = ("importance", "scope", "side", "constraint", "segments", "slack")
 CHOICES = {
     "of": ("channels", "parameters", "macs"),
-    "scope": ("local", "global"),
-    "side": ("input", "output"),
-    "constraint": ("none", "segment", "contiguous"),
-    "segments": ("all", "single-branch"),
     "method": ("optimal", "mrap", "none", "zero-copy"),
     "runtime": ("torch", "torchscript"),
     "memory_format": ("contiguous", "channels_last"),
@@ -57,12 +54,12 @@ class Cell:
     metric: str
     amount: float
     of: str = "channels"
-    importance: str = "l2"
-    scope: str = "local"
-    side: str = "input"
-    constraint: str = "none"
-    segments: str = "all"
-    slack: float = 0.1
+    importance: str = OPTIONS["importance"].default
+    scope: str = OPTIONS["scope"].default
+    side: str = OPTIONS["side"].default
+    constraint: str = OPTIONS["constraint"].default
+    segments: str = OPTIONS["segments"].default
+    slack: float = OPTIONS["slack"].default
     method: str = "optimal"
     weights: str | None = None
     shape: str = SHAPE
@@ -83,7 +80,10 @@ class Cell:
             _check(name, getattr(self, name), lambda v: v is None or _is_text(v), "a path")
         for name, known in CHOICES.items():
             _check(name, getattr(self, name), lambda v, k=known: v in k, _one_of(known))
-        for name, known in (("metric", METRICS), ("importance", CRITERIA)):
+        for name in SELECTING:
+            if wrong := OPTIONS[name].complaint(name, getattr(self, name)):
+                raise GridError(wrong)
+        for name, known in (("metric", METRICS), ("importance", OPTIONS["importance"].choices)):
             told = f"{_one_of(known)}, or package.module:name"
             _check(name, getattr(self, name), lambda v, k=known: v in k or ":" in v, told)
         for name, least in (("threads", 1), ("runs", 1), ("seed", 0)):
@@ -94,7 +94,6 @@ class Cell:
         _check("shape", self.shape, _is_shape, f"sizes such as {SHAPE}")
         told = "a share from 0 up to, not with, 1"
         _check("amount", self.amount, lambda v: _is_number(v) and 0 <= v < 1, told)
-        _check("slack", self.slack, lambda v: _is_number(v) and 0 <= v < 10, "a share, 0 or more")
         told = "a number of seconds > 0, or none"
         _check("timeout", self.timeout, lambda v: v is None or (_is_number(v) and v > 0), told)
         object.__setattr__(self, "amount", round(float(self.amount), 9))

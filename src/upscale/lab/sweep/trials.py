@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from upscale import api
 from upscale.errors import AmountWarning
 from upscale.lab.sources import find_model, imported
-from upscale.lab.sweep.cells import Cell, GridError
+from upscale.lab.sweep.cells import SELECTING, Cell, GridError
 from upscale.lab.sweep.data import Pairs, find_data
 from upscale.lab.zero_copy import wrong_numbers_zero_copy
 from upscale.planning import Plan
@@ -112,27 +112,24 @@ class Trial:
     @property
     def _chosen(self) -> tuple[Any, ...]:
         cell = self.cell
-        how = (cell.amount, cell.of, cell.importance, cell.scope, cell.side, cell.constraint)
-        return (*self._origin, *how, cell.segments, cell.slack, cell.sample, cell.shape)
+        how = (getattr(cell, name) for name in SELECTING)
+        return (*self._origin, cell.amount, cell.of, *how, cell.sample, cell.shape)
 
     def _select(self) -> Selection:
         cell = self.cell
         sample = None if cell.sample is None else self._data("sample", cell.sample, None)
         key = (*self._origin, cell.importance, cell.sample, cell.side, cell.segments, cell.shape)
         key = (*key, cell.constraint)  # which layers are scored may depend on it
+        options = {name: getattr(cell, name) for name in SELECTING}
+        options["importance"] = self._memory.get("importance", key, self._criterion)
         with unwarned(AmountWarning):  # what was reached is recorded
             return api.select(
                 self.model,
                 self.example,
                 amount=AMOUNTS[cell.of](cell.amount),
-                importance=self._memory.get("importance", key, self._criterion),
-                scope=cell.scope,
-                side=cell.side,
-                constraint=cell.constraint,
-                segments=cell.segments,
-                slack=cell.slack,
                 data=sample,
                 loss=None if sample is None else F.cross_entropy,
+                **options,
             )
 
     def _criterion(self) -> Remembered:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from upscale.ordering import solve
-from upscale.selection.windows import find_windows
+from upscale.selection.window_search import find_windows
 
 
 def worth(scores: np.ndarray, keep: np.ndarray, windows: list[np.ndarray]) -> float:
@@ -52,7 +52,7 @@ def streams(draw: st.DrawFn, most: int = 30) -> tuple[np.ndarray, np.ndarray, fl
 
 
 @settings(max_examples=40, deadline=None)
-@given(streams())
+@given(streams(most=16))
 def test_windows_are_as_wide_as_asked_and_contiguous_in_one_order(
     drawn: tuple[np.ndarray, np.ndarray, float],
 ) -> None:

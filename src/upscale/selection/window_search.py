@@ -1,8 +1,27 @@
-"""Windows: one order of shared channels, and for each reader a stretch of it to choose from.
+"""Window search: one order of a stream's channels, and for each reader a stretch of it to keep.
 
-Each reader keeps its best channels within a window of consecutive ones. The search alternates
-two steps that each can only gain: given the order, every reader takes its best window; given
-where the windows lie, channels change places. No torch.
+Two layers read four channels, and each is to keep two. The first likes channels 0 and 2, the
+second 2 and 3. In the order that the model has, the second finds its channels side by side; the
+first does not, and in a window of two it makes do with 0 and 1:
+
+>>> scores, keep = np.array([[9.0, 1, 8, 1], [1, 1, 8, 9]]), np.array([2, 2])
+>>> [sorted(w.tolist()) for w in find_windows(scores, keep, 0.0, order=np.arange(4))]
+[[0, 1], [2, 3]]
+
+Where the order is free, one is searched for in which both have what they like, such as 0 2 3 1:
+
+>>> [sorted(w.tolist()) for w in find_windows(scores, keep, 0.0)]
+[[0, 2], [2, 3]]
+
+Or windows have slack: half as wide again, the first reads 0, 1 and 2 in the model's order, with
+weight zero for 1, and loses nothing either:
+
+>>> [sorted(w.tolist()) for w in find_windows(scores, keep, 0.5, order=np.arange(4))]
+[[0, 1, 2], [1, 2, 3]]
+
+The search alternates two steps that can only gain. Given the order, every reader takes its best
+window. Given where windows lie, the places fall into *zones* that the same windows cover, and
+channels change zones: which place within a zone makes no difference. No torch.
 """
 
 from __future__ import annotations
@@ -25,6 +44,7 @@ WORK = 4_000_000
 # Streams up to this wide are polished by trying single exchanges of channels.
 POLISHED = 128
 EXCHANGES = 4000
+AHEAD = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,21 +69,32 @@ class Readers:
 
     def value(self, order: Positions) -> float:
         """What all readers keep, each within its best window."""
-        return float(sum(self._best(reader, order)[0] for reader in range(len(self.keep))))
+        return float(self.values(order[None])[0])
+
+    def values(self, orders: Positions) -> Matrix:
+        """What all readers keep, for each of several orders."""
+        worth = np.zeros(len(orders))
+        for reader in range(len(self.keep)):
+            worth += self._totals(reader, orders).max(axis=1)
+        return worth
 
     def offsets(self, order: Positions) -> Positions:
         """Where each reader's best window starts."""
-        return np.array([self._best(reader, order)[1] for reader in range(len(self.keep))])
+        return np.array(
+            [self._totals(reader, order[None])[0].argmax() for reader in range(len(self.keep))]
+        )
 
-    def _best(self, reader: int, order: Positions) -> tuple[float, int]:
+    def _totals(self, reader: int, orders: Positions) -> Matrix:
+        """What a reader keeps in each window of each order: its best channels there."""
         width, keep = int(self.width[reader]), int(self.keep[reader])
-        windows = np.lib.stride_tricks.sliding_window_view(self.worth[reader][order], width)
+        windows = np.lib.stride_tricks.sliding_window_view(
+            self.worth[reader][orders], width, axis=1
+        )
+        total: Matrix = windows.sum(axis=2)
         extra = width - keep
-        total = windows.sum(axis=1)
         if extra > 0:
-            total = total - np.partition(windows, extra - 1, axis=1)[:, :extra].sum(axis=1)
-        start = int(np.argmax(total))
-        return float(total[start]), start
+            total = total - np.partition(windows, extra - 1, axis=2)[:, :, :extra].sum(axis=2)
+        return total
 
 
 def find_windows(
@@ -72,9 +103,6 @@ def find_windows(
     """For each reader of a stream the channels in its window, `slack` wider than it keeps.
 
     `scores` holds a row for each reader. With an order given, only windows are chosen.
-
-    >>> [sorted(w.tolist()) for w in find_windows(np.eye(3)[:2], np.array([1, 1]), 0.0)]
-    [[0], [1]]
     """
     readers = Readers.of(scores, keep, slack)
     if order is None:
@@ -123,8 +151,7 @@ def _climb(readers: Readers, order: Positions) -> tuple[Positions, float]:
 def _rearranged(readers: Readers, order: Positions) -> Positions:
     """The order after channels have changed places, windows lying where they lie best.
 
-    Places that the same windows cover are one zone. Between every two zones, channels are
-    exchanged while that gains.
+    Between every two zones, channels are exchanged while that gains.
     """
     offsets = readers.offsets(order)
     ends = offsets + readers.width
@@ -159,13 +186,24 @@ def _exchange(order: Positions, zone: Positions, gain: Matrix, one: int, other: 
 
 
 def _polish(readers: Readers, order: Positions, rng: np.random.Generator) -> Positions:
-    """Exchange single channels while that gains; the measure is exact, slack and all."""
+    """Exchange single channels while that gains; the measure is exact, slack and all.
+
+    Exchanges are tried one after the other. Few gain in the end, so as many are valued at once
+    as were in vain before; the first that gains is made, and those after it are tried anew.
+    """
     value = readers.value(order)
-    for _ in range(EXCHANGES // max(1, len(readers.keep))):
-        one, other = rng.integers(len(order), size=2)
-        tried = order.copy()
-        tried[one], tried[other] = order[other], order[one]
-        gained = readers.value(tried)
-        if gained > value + 1e-12:
-            order, value = tried, gained
+    pairs = rng.integers(len(order), size=(EXCHANGES // max(1, len(readers.keep)), 2))
+    done, ahead = 0, 1
+    while done < len(pairs):
+        some = pairs[done : done + ahead]
+        tried = np.tile(order, (len(some), 1))
+        np.put_along_axis(tried, some, order[some[:, ::-1]], axis=1)
+        values = readers.values(tried)
+        gained = np.flatnonzero(values > value + 1e-12)
+        if len(gained):
+            first = int(gained[0])
+            order, value = tried[first], float(values[first])
+            done, ahead = done + first + 1, max(1, ahead // 2)
+        else:
+            done, ahead = done + len(some), min(2 * ahead, AHEAD)
     return order

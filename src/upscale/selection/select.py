@@ -1,0 +1,90 @@
+"""Selecting: a captured model and options become a selection, one step after the other."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from upscale.channels import Flags
+from upscale.errors import AmountWarning
+from upscale.lowering.lower import lower
+from upscale.selection.choosing import Chooser
+from upscale.selection.limits import find_limits
+from upscale.selection.masks import Selection
+from upscale.selection.measuring import measure_layers
+from upscale.selection.options import Options
+from upscale.selection.reached import reached_by
+from upscale.selection.scoring import score_weights
+from upscale.selection.streams import keep_contiguous
+from upscale.selection.units import find_units
+from upscale.subject.layers import layers, weight_of
+from upscale.subjects import Subject
+
+
+def select_channels(subject: Subject, options: Options) -> Selection:
+    """Choose the channels that each layer of a subject keeps."""
+    model, flow, names = subject.model, subject.flow, subject.weights
+    units = find_units(
+        flow,
+        side=options.side,
+        constraint=options.constraint,
+        single_branch=options.segments == "single-branch",
+    )
+    own = {name: weight for name, weight in names.items() if weight in units.of}
+    # Weights that belong to no layer a selection can name have no say.
+    units = units.only(frozenset(own.values()))
+    limits = find_limits(options, layers(model), own, units)
+    first = {weight: name for name, weight in reversed(own.items())}
+    inputs = len(subject.example.args) or 1
+    scores = score_weights(model, flow, inputs, first, options)
+    limits = replace(limits, held=limits.held | (first.keys() - scores.keys()))
+    scores |= {w: np.zeros(len(units.of[w])) for w in first if w not in scores}
+    sizes = measure_layers(
+        flow, {names[name]: weight_of(layer).numel() for name, layer in layers(model).items()}
+    )
+
+    def selected(kept: Mapping[str, Flags], read: Mapping[str, Flags]) -> Selection:
+        return Selection(
+            kept={name: np.flatnonzero(kept[weight]).tolist() for name, weight in own.items()},
+            side=options.side,
+            after=options.after,
+            windows={n: np.flatnonzero(read[w]).tolist() for n, w in own.items() if w in read},
+        )
+
+    def exported(kept: Mapping[str, Flags]) -> dict[str, float]:
+        return sizes.exported(lower(subject, (selected(kept, {}),), "split")[1])
+
+    amount = options.amount
+
+    def measure(kept: Mapping[str, Flags]) -> float:
+        if amount.counts_export:
+            return exported(kept)[amount.measure]
+        return sizes.masked(amount.measure, kept)
+
+    kept = _choose(Chooser(units, scores, limits, measure), options)
+    read: Mapping[str, Flags] = {}
+    if options.constraint == "contiguous":
+        windowed = keep_contiguous(flow, kept, scores, options.slack)
+        kept, read = dict(windowed.kept), windowed.read
+    widths = {name: len(units.of[weight]) for name, weight in own.items()}
+    shares = exported(kept) if amount.counts_export else {}
+    reached = reached_by(kept, widths, sizes, options, shares)
+    if reached.stopped:
+        warnings.warn(
+            f"asked {amount}, reached {reached.share:.2%}: {reached.stopped}",
+            AmountWarning,
+            stacklevel=3,
+        )
+    return replace(selected(kept, read), reached=reached)
+
+
+def _choose(chooser: Chooser, options: Options) -> dict[str, Flags]:
+    share = options.amount.share
+    if options.scope == "global":
+        return chooser.by_threshold(share)
+    if options.amount.measure == "channels":
+        return chooser.by_share(share)
+    return chooser.by_share_that_meets(share)

@@ -1,0 +1,213 @@
+"""Streams: how the readers of each stream choose, so that pruning copies nothing.
+
+A stream is a set of classes that share one order, such as the residual stream of a stage: a
+block's convolution can read it without a copy only if what it reads lies side by side. Readers
+start out free, each with a window of one order (`window_search`). The choice is planned. Streams
+that the plan still copies become stricter, one notch at a time: all readers keep the same
+channels, and where even that would copy, they keep everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from upscale.channels import Flags, Positions
+from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.liveness import find_live
+from upscale.flow.reads import wants_of
+from upscale.flow.segments import carried_classes
+from upscale.flow.untying import untied, written_anew
+from upscale.lowering.lowered import Lowered
+from upscale.planning import Plan, Way, make_plan
+from upscale.planning.orders import find_streams, fixed_streams
+from upscale.selection.scoring import Scores
+from upscale.selection.window_search import find_windows
+
+# How readers of a stream choose: by windows, all the same, or not at all.
+FREE, SAME, WHOLE = range(3)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reader:
+    """What one layer reads of one stream: its columns, and the class that each belongs to."""
+
+    weight: str
+    columns: Positions
+    classes: Positions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """Classes that share one order, and who reads them. `fixed` if the order is not free.
+
+    A stream is `plain` if each of its classes is one column of each reader. It is `alone` if
+    its one reader needs no window, as the stream holds nothing but what that reads.
+    """
+
+    classes: Positions
+    readers: tuple[Reader, ...]
+    fixed: bool
+    plain: bool
+
+    @property
+    def alone(self) -> bool:
+        return len(self.readers) == 1 and not (self.fixed and self.plain)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """Which of its columns one reader keeps, and which it reads, zeros included."""
+
+    reader: Reader
+    kept: Flags
+    read: Flags
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windowed:
+    """The channels each weight keeps, and what it reads beside them."""
+
+    kept: Mapping[str, Flags]
+    read: Mapping[str, Flags]
+
+
+def keep_contiguous(
+    flow: ChannelFlow, kept: Mapping[str, Flags], scores: Mapping[str, Scores], slack: float
+) -> Windowed:
+    """Let each weight keep as many channels as it does, but so that pruning copies nothing.
+
+    What even the whole model would copy, a flip of channels for instance, does not count.
+    """
+    streams = list(_streams(flow, kept))
+    ways = [FREE if stream.plain or stream.alone else WHOLE for stream in streams]
+    choices = [
+        _choose(stream, way, kept, scores, slack) for stream, way in zip(streams, ways, strict=True)
+    ]
+    unavoidable: int | None = None
+    while True:
+        windowed = _together(kept, [choice for chosen in choices for choice in chosen])
+        windows = _positions(windowed.read)
+        plan = make_plan(Lowered(flow, _positions(windowed.kept), windows), Way(widen=False))
+        if plan.copied_bytes and unavoidable is None:
+            unavoidable = make_plan(Lowered(flow, {}), Way(widen=False)).copied_bytes
+        if plan.copied_bytes <= (unavoidable or 0):
+            return windowed
+        guilty = _guilty(plan, flow, streams, ways)
+        if not guilty:
+            return windowed
+        for index in guilty:
+            ways[index] += 1
+            choices[index] = _choose(streams[index], ways[index], kept, scores, slack)
+
+
+def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
+    """The streams that layers with a choice read."""
+    cut = untied(flow, written_anew(flow))
+    live = find_live(cut, {})
+    stream_of = find_streams(cut, live)
+    carried = carried_classes(cut)
+    fixed = fixed_streams(cut, stream_of, wants_of(cut, live, {}))
+    readers: dict[int, list[Reader]] = defaultdict(list)
+    members: dict[int, set[int]] = defaultdict(set)
+    awkward: set[int] = set()
+    uses = Counter(relation.layer for _, relation in cut.layers)
+    for _, relation in cut.layers:
+        chooses = relation.layer[1:] in kept and not relation.channelwise
+        if not chooses or relation.read not in cut.classes:
+            continue
+        classes = cut.classes[relation.read]
+        if carried:
+            classes = np.array([carried.get(c, c) for c in classes.tolist()])
+        streams = stream_of[classes]
+        for stream in np.unique(streams).tolist():
+            here = np.flatnonzero(streams == stream)
+            if relation.groups > 1 or uses[relation.layer] > 1:
+                awkward.add(stream)
+            members[stream].update(classes[here].tolist())
+            reader = Reader(relation.layer[1:], here % relation.columns, classes[here])
+            readers[stream].append(reader)
+    for stream in sorted(readers):
+        classes = np.array(sorted(members[stream]), dtype=np.int64)
+        yield Stream(classes, tuple(readers[stream]), stream in fixed, stream not in awkward)
+
+
+def _choose(
+    stream: Stream, way: int, kept: Mapping[str, Flags], scores: Mapping[str, Scores], slack: float
+) -> list[Choice]:
+    """What each reader of a stream keeps and reads of it."""
+    if way == FREE and stream.alone:
+        reader = stream.readers[0]
+        own = kept[reader.weight][reader.columns]
+        return [Choice(reader, own, own)]
+    width = len(stream.classes)
+    number = {tied: index for index, tied in enumerate(stream.classes.tolist())}
+    worth = np.zeros((len(stream.readers), width))
+    keep = np.zeros(len(stream.readers), dtype=np.int64)
+    numbers = []
+    for row, reader in enumerate(stream.readers):
+        own = np.array([number[tied] for tied in reader.classes.tolist()])
+        numbers.append(own)
+        np.add.at(worth[row], own, scores[reader.weight][reader.columns])
+        share = kept[reader.weight][reader.columns].mean()
+        keep[row] = max(1, round(float(share) * len(np.unique(own))))
+    if way == WHOLE:
+        chosen = windows = [np.arange(width)] * len(numbers)
+    elif way == SAME:
+        total = (worth / np.maximum(worth.sum(axis=1, keepdims=True), 1e-300)).sum(axis=0)
+        best = np.argsort(-total, kind="stable")[: max(keep.tolist())]
+        chosen = windows = [best] * len(numbers)
+    else:
+        windows = find_windows(worth, keep, slack, order=np.arange(width) if stream.fixed else None)
+        chosen = [
+            window[np.argsort(-worth[row][window], kind="stable")[: keep[row]]]
+            for row, window in enumerate(windows)
+        ]
+    return [
+        Choice(reader, np.isin(own, mine), np.isin(own, window))
+        for reader, own, mine, window in zip(stream.readers, numbers, chosen, windows, strict=True)
+    ]
+
+
+def _together(kept: Mapping[str, Flags], choices: Sequence[Choice]) -> Windowed:
+    """What all choices make of every weight; columns of no stream are kept as they were."""
+    chosen = {weight: flags.copy() for weight, flags in kept.items()}
+    for choice in choices:
+        chosen[choice.reader.weight][choice.reader.columns] = False
+    for choice in choices:
+        # Columns of a grouped layer are there once for each group: what one keeps, all do.
+        np.logical_or.at(chosen[choice.reader.weight], choice.reader.columns, choice.kept)
+    read = {choice.reader.weight: chosen[choice.reader.weight].copy() for choice in choices}
+    for choice in choices:
+        np.logical_or.at(read[choice.reader.weight], choice.reader.columns, choice.read)
+    return Windowed(chosen, read)
+
+
+def _guilty(plan: Plan, flow: ChannelFlow, streams: list[Stream], ways: list[int]) -> list[int]:
+    """The freest of the streams that a plan copies channels of."""
+    cut = untied(flow, written_anew(flow))
+    carried = carried_classes(cut)
+    edges = (*plan.graph.edges, *plan.graph.joins)
+    copying = [edge for edge in edges if edge.copied_bytes]
+    if not copying:
+        copying = [edge for edge in edges if edge.concatenated_bytes]
+    touched: set[int] = set()
+    for edge in copying:
+        for value in {edge.value, *(piece.value for piece in edge.pieces)}:
+            for line in cut.lines.get(value, ()):
+                touched.update(carried.get(c, c) for c in cut.classes[line].tolist())
+    guilty = [
+        index
+        for index, stream in enumerate(streams)
+        if ways[index] < WHOLE and touched.intersection(stream.classes.tolist())
+    ]
+    guilty = guilty or [index for index in range(len(streams)) if ways[index] < WHOLE]
+    freest = min((ways[index] for index in guilty), default=WHOLE)
+    return [index for index in guilty if ways[index] == freest]
+
+
+def _positions(flags: Mapping[str, Flags]) -> dict[str, Positions]:
+    return {f"@{weight}": np.flatnonzero(own) for weight, own in flags.items()}
