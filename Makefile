@@ -70,11 +70,11 @@ roundtrips: $(STAMP)  ## every torchvision classifier through every kind of file
 
 sweeps: $(STAMP)  ## sweeps on Ray, with a worker killed; installs Ray
 	$(PIP) install -c constraints.txt --no-build-isolation -e ".[ray]"
-	$(BIN)/python -m pytest tests/sweep
+	$(BIN)/python -m pytest tests/lab/sweep
 
 tuning: $(STAMP)  ## fine-tuning, stopped and resumed, and on two processes; installs Accelerate
 	$(PIP) install -c constraints.txt --no-build-isolation -e ".[tune]"
-	$(BIN)/python -m pytest tests/test_tuning.py
+	$(BIN)/python -m pytest tests/lab/tuning
 
 # What the paper's scripts draw with, fine-tune with and compare with.
 $(PAPER): $(STAMP)
