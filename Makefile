@@ -12,7 +12,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz threads roundtrips sweeps tuning paper-quick paper bench docs pictures weights clean
+.PHONY: help venv demo test format lint types contracts doctest unit heavy zoo random fuzz threads roundtrips sweeps tuning paper-quick paper bench docs pictures weights clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ doctest: $(STAMP)  ## the examples in the docstrings
 
 unit: $(STAMP)  ## the tests
 	$(BIN)/python -m pytest -n 2 tests
+
+heavy: $(STAMP)  ## what `unit` leaves out: larger models and more repetitions of what it proves
+	$(BIN)/python -m pytest -n 2 -m heavy tests
 
 zoo: $(STAMP)  ## every torchvision classifier, exported against masked, as a table (hours)
 	$(BIN)/python -m scripts.zoo

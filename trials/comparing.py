@@ -16,21 +16,28 @@ from upscale.tools.quiet import unwarned
 
 def relative_error(exported: nn.Module, masked: nn.Module, example: Any) -> float:
     """The largest difference of what two models return, relative to the second's largest number."""
-    ours, theirs = (_outputs(model, Example.of(example)) for model in (exported, masked))
+    return error_between(*(wide_outputs(model, example) for model in (exported, masked)))
+
+
+def error_between(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """The largest difference between outputs, relative to the largest number of the second."""
     if len(ours) != len(theirs):
         return float("inf")
     return max((_error(a, b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
 
 
-def _outputs(model: nn.Module, example: Example) -> list[Tensor]:
+def wide_outputs(model: nn.Module, example: Any) -> list[Tensor]:
+    """What a model returns on an input, computed in float64 by a copy."""
     # Copying a graph module that takes nested inputs makes torch warn of its own code.
     with unwarned(FutureWarning):
         wide = copy.deepcopy(model).double()
     for module in wide.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.eval()  # its noise depends on how many channels there are
-    given = example.copied().map(
-        lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
+    given = (
+        Example.of(example)
+        .copied()
+        .map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x)
     )
     with torch.no_grad(), torch.random.fork_rng(devices=()):
         torch.manual_seed(0)

@@ -153,7 +153,7 @@ def test_a_constant_leaves_where_its_gate_can_be_read_for_it(name: str, order: s
     assert bool(plan.zeros) == (computed == WIDTH), "channels that stay are reported"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(sorted(BLOCKS)),
     st.integers(0, 10**6),

@@ -11,12 +11,15 @@ from trials.lively import calm
 from trials.masks import random_selection
 from trials.nets import NETS, TRACED
 
+# Masks for each order: ours is met the most often.
+SEEDS = {"none": (0, 1), "optimal": (2, 3, 4, 5), "mrap": (6, 7)}
 
-@pytest.mark.parametrize("order", ["none", "optimal", "mrap"])
+
+@pytest.mark.parametrize("order", SEEDS)
 @pytest.mark.parametrize("name", TRACED)
 def test_an_export_equals_the_masked_model(name: str, order: str) -> None:
     make, example = NETS[name]
-    for seed in range(6):
+    for seed in SEEDS[order]:
         torch.manual_seed(seed)
         model = calm(make())
         selection = random_selection(model, (0.25, 0.75)[seed % 2], seed)

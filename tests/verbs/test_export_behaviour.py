@@ -218,8 +218,15 @@ def test_a_jit_script_computes_the_same(name: str) -> None:
         assert_same(scripted(x), exported(x))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@every_net
+# Of each backend what the other meets too is heavy: the whole model, and most of the nets.
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *((name, "aot_eager") for name in NAMES),
+        *(pytest.param(name, "eager", marks=pytest.mark.heavy) for name in NAMES[1:]),
+        (NAMES[0], "eager"),
+    ],
+)
 def test_a_compiled_export_computes_the_same_in_one_graph(name: str, backend: str) -> None:
     _, exported = made(name)
     torch.compiler.reset()

@@ -28,8 +28,15 @@ def images(batch: int, size: int) -> Tensor:
     return torch.randn(batch, 3, size, size) * (torch.rand(batch, 3, 1, 1) + 0.5)
 
 
-@every_model
-@pytest.mark.parametrize("share", [0.25, 0.75])
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("swin_t", 0.25),
+        ("swin_v2_t", 0.75),
+        pytest.param("swin_t", 0.75, marks=pytest.mark.heavy),
+        pytest.param("swin_v2_t", 0.25, marks=pytest.mark.heavy),
+    ],
+)
 def test_an_export_equals_the_masked_model(name: str, share: float) -> None:
     model, (size, another) = make(name), SIZES[name]
     selection = random_selection(model, share, seed=0, empty=False)

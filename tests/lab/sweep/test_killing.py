@@ -64,7 +64,7 @@ def _is_gone(pid: int) -> bool:
 
 
 # Each start of processes loads torch again, so these are killed less often.
-@pytest.mark.parametrize(("on", "kills"), [("local", 10), ("processes", 3)])
+@pytest.mark.parametrize(("on", "kills"), [("local", 6), ("processes", 2)])
 def test_kills_lose_no_record_and_double_none(on: str, kills: int, tmp_path: Path) -> None:
     log, path = tmp_path / "log", tmp_path / "records.sqlite"
     chance = random.Random(on)
