@@ -25,6 +25,7 @@ from trials.networks import (
 )
 from upscale.capture import Example
 
+DRAWN = 600  # as many as hold every spelling below
 SPELLINGS = (
     *("padding_mode='reflect'", "bias=False", "stride=2", "dilation=2", "groups=", "inplace=True"),
     *("nn.BatchNorm2d", "nn.GroupNorm(1", "nn.GroupNorm(2", "nn.InstanceNorm2d", "nn.LayerNorm"),
@@ -68,7 +69,7 @@ def drawn(count: int) -> list[Network]:
 
 
 def test_the_networks_hold_every_ingredient_in_every_spelling() -> None:
-    found = drawn(900)
+    found = drawn(DRAWN)
     assert {op.ingredient for network in found for op in network.ops} >= INGREDIENTS.keys()
     text = "\n".join(map(repr, found))
     assert [spelling for spelling in SPELLINGS if spelling not in text] == []
@@ -83,7 +84,7 @@ def test_the_networks_hold_every_ingredient_in_every_spelling() -> None:
 
 
 def test_what_most_masked_networks_compute_is_finite_and_depends_on_the_input() -> None:
-    found = drawn(900)[::6]
+    found = drawn(DRAWN)[::6]
     depends = 0
     for network in found:
         masked = upscale.mask(build(network), network.selections).double()
@@ -97,7 +98,7 @@ def test_what_most_masked_networks_compute_is_finite_and_depends_on_the_input() 
 
 
 def test_a_network_reads_as_the_program_that_builds_it() -> None:
-    masked = next(network for network in reversed(drawn(900)) if network.kept)
+    masked = next(network for network in reversed(drawn(DRAWN)) if network.kept)
     assert masked.kept is not None
     network = replace(masked, made=((masked.kept[0][0], (0,)),), after="layer")
     namespace: dict[str, Any] = {
