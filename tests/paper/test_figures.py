@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, fx, nn
 
 import upscale
+from trials.comparing import relative_error
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.relations import Line
 from upscale.flow.segments import Segment, find_segments
 from upscale.planning import Edge, Plan
-from upscale.verify import compare
 
 # The paper's own search, and ours, which never copies more.
 REORDERED = ("mrap", "optimal")
@@ -115,8 +115,7 @@ def exported_as(model: nn.Module, kept: Retained, order: str) -> tuple[Plan, fx.
     selection = retain(kept)
     plan = upscale.plan(model, image(), selection, order=order)
     exported = upscale.export(model, plan)
-    verified = compare(exported, upscale.mask(model, selection), Example.of(image()))
-    assert verified.relative_error <= 1e-10
+    assert relative_error(exported, upscale.mask(model, selection), image()) <= 1e-10
     return plan, exported
 
 

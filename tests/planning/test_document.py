@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import upscale
+from trials.comparing import relative_error
 from trials.lively import calm
 from trials.masks import random_selection
 from trials.nets import NETS, TRACED
-from upscale.capture import Example
 from upscale.planning.document import DIGEST, VERSION, digest_of
 from upscale.subject.settling import settled
-from upscale.verify import TOLERANCE, compare
+from upscale.verify import TOLERANCE
 
 
 def planned(name: str, side: str = "input") -> tuple[nn.Module, Any, upscale.Plan]:
@@ -54,7 +54,7 @@ def test_undone_an_export_is_the_masked_model(name: str, side: str) -> None:
     if plan.weights.rounds:
         pruned = upscale.export(model, plan)  # what is folded follows from the weights it was from
     undone = upscale.undo(pruned, other)
-    assert compare(pruned, undone, Example.of(inputs)).relative_error <= TOLERANCE
+    assert relative_error(pruned, undone, inputs) <= TOLERANCE
     wide = settled(model)  # weights that a model computes are plain ones when undone
     assert [p.shape for p in undone.parameters()] == [p.shape for p in wide.parameters()]
     assert all(torch.equal(before[key], tensor) for key, tensor in other.state_dict().items())

@@ -14,13 +14,12 @@ import torch
 from torch import nn
 
 import upscale
+from trials.comparing import relative_error
 from trials.lively import calm
 from trials.nets import NETS, TRACED
-from upscale.capture import Example
 from upscale.pruning import prune as pruning
 from upscale.pruning.fuse import fuse
 from upscale.targets.racing import Measurement, peak_bytes, race, scripted
-from upscale.verify import compare
 
 
 def small() -> nn.Module:
@@ -65,7 +64,7 @@ def test_pruning_that_does_not_pay_is_said_so(monkeypatch: pytest.MonkeyPatch) -
     assert pruned.get_submodule("0").out_channels == 16
     selection = upscale.select(model, IMAGE, amount=0.5)
     masked = upscale.mask(model, selection)
-    assert compare(pruned, masked, Example.of(IMAGE)).relative_error <= 1e-10
+    assert relative_error(pruned, masked, IMAGE) <= 1e-10
 
 
 def test_races_are_run_as_the_target_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +168,7 @@ def test_fusing_keeps_what_a_model_computes(name: str) -> None:
         warnings.simplefilter("ignore", FutureWarning)
         twin = copy.deepcopy(exported.double().eval())
     fused = fuse(twin)
-    assert compare(fused, exported, Example.of(example(2, 12))).relative_error <= 1e-10
+    assert relative_error(fused, exported, example(2, 12)) <= 1e-10
 
 
 def test_only_a_model_in_evaluation_mode_is_fused() -> None:

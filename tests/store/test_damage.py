@@ -120,7 +120,7 @@ began = time.perf_counter()
 upscale.save(models[0], path)
 once = time.perf_counter() - began
 seen, halfway = set(), 0
-for round in range(20):
+for round in range(50):
     child = os.fork()
     if child == 0:
         while True:
@@ -138,7 +138,7 @@ print(len(seen), halfway)
 """
 
 
-def test_killed_while_saving_twenty_times_a_file_is_the_old_one_or_the_new_one(
+def test_killed_while_saving_fifty_times_a_file_is_the_old_one_or_the_new_one(
     tmp_path: Path,
 ) -> None:
     done = subprocess.run(

@@ -25,7 +25,7 @@ from trials.networks import (
 )
 from upscale.capture import Example
 
-DRAWN = 600  # as many as hold every spelling below
+DRAWN = 900  # as many as hold every spelling below
 SPELLINGS = (
     *("padding_mode='reflect'", "bias=False", "stride=2", "dilation=2", "groups=", "inplace=True"),
     *("nn.BatchNorm2d", "nn.GroupNorm(1", "nn.GroupNorm(2", "nn.InstanceNorm2d", "nn.LayerNorm"),
