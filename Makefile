@@ -12,7 +12,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types contracts doctest unit zoo random fuzz threads roundtrips sweeps tuning paper-quick paper bench docs pictures weights clean
+.PHONY: help venv demo test format lint types contracts doctest unit heavy zoo random fuzz threads roundtrips sweeps tuning paper-quick paper bench docs pictures weights clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ doctest: $(STAMP)  ## the examples in the docstrings
 unit: $(STAMP)  ## the tests
 	$(BIN)/python -m pytest -n 2 tests
 
+heavy: $(STAMP)  ## what `unit` leaves out: larger models and more repetitions of what it proves
+	$(BIN)/python -m pytest -n 2 -m heavy tests
+
 zoo: $(STAMP)  ## every torchvision classifier, exported against masked, as a table (hours)
 	$(BIN)/python -m scripts.zoo
 
@@ -70,11 +73,11 @@ roundtrips: $(STAMP)  ## every torchvision classifier through every kind of file
 
 sweeps: $(STAMP)  ## sweeps on Ray, with a worker killed; installs Ray
 	$(PIP) install -c constraints.txt --no-build-isolation -e ".[ray]"
-	$(BIN)/python -m pytest tests/sweep
+	$(BIN)/python -m pytest tests/lab/sweep
 
 tuning: $(STAMP)  ## fine-tuning, stopped and resumed, and on two processes; installs Accelerate
 	$(PIP) install -c constraints.txt --no-build-isolation -e ".[tune]"
-	$(BIN)/python -m pytest tests/test_tuning.py
+	$(BIN)/python -m pytest tests/lab/tuning
 
 # What the paper's scripts draw with, fine-tune with and compare with.
 $(PAPER): $(STAMP)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import random
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -35,6 +35,10 @@ from upscale.subject.layers import columns, layers
 from upscale.zoo import torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # where `trials` is
+
+from trials.masks import random_selection  # noqa: E402
+
 ORDERS = ("none", "mrap", "optimal")
 DEPTHS = (20, 32, 44, 56)
 SHARES = (0.05, 0.10, 0.25, 0.50)
@@ -96,17 +100,6 @@ class Row:
     reads: int
     unpruned_concatenated_bytes: int
     by_order: dict[str, Ordered]
-
-
-def random_masks(model: nn.Module, share: float, seed: int) -> dict[str, list[int]]:
-    """Each layer without a random share, whatever the others keep; depthwise ones stay whole."""
-    generator = random.Random(seed)
-    _, *rest = layers(model).items()
-    return {
-        name: generator.sample(range(count), count - round(share * count))
-        for name, layer in rest
-        if (count := columns(layer)) > 1
-    }
 
 
 def make_row(
@@ -176,7 +169,9 @@ def random_rows(quick: bool) -> Iterator[Row]:
         model = torchvision_model(name, **options)
         size = 299 if name == "inception_v3" else 224
         example = torch.zeros(1, 3, size, size)
-        selection = upscale.Selection(kept=random_masks(model, 0.25, seed=0))
+        _, *rest = layers(model).items()
+        among = [name for name, layer in rest if columns(layer) > 1]  # depthwise ones stay whole
+        selection = random_selection(model, 0.25, seed=0, even=True, among=among)
         yield make_row(name, "random 25%", model, example, selection)
 
 

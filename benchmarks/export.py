@@ -10,7 +10,7 @@ is in no median: in the first of a process torch imports what it needs.
 
 import argparse
 import json
-import random
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +18,14 @@ from statistics import median
 from typing import TypeVar
 
 import torch
-from torch import nn
 
 import upscale
 from upscale.capture import Example, capture
-from upscale.subject.layers import columns, layers
 from upscale.zoo import torchvision_model
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where `trials` is
+
+from trials.masks import random_selection
 
 MODELS = (
     *("resnet18", "resnet50", "resnet101", "densenet121", "mobilenet_v2"),
@@ -34,17 +36,6 @@ LIMITS = {"resnet50": 1.0, "densenet121": 2.0}
 
 Row = dict[str, float | str | None]
 Result = TypeVar("Result")
-
-
-def random_selection(model: nn.Module, amount: float, seed: int) -> upscale.Selection:
-    """Every layer drops the given share of its columns, at random; at least one stays."""
-    generator = random.Random(seed)
-    kept = {}
-    for name, layer in layers(model).items():
-        count = columns(layer)
-        staying = max(1, count - round(amount * count))
-        kept[name] = generator.sample(range(count), staying)
-    return upscale.Selection(kept=kept)
 
 
 def timed(action: Callable[[], Result]) -> tuple[Result, float]:
@@ -58,7 +49,7 @@ def time_export(name: str, arguments: argparse.Namespace) -> Row:
     """The row of one model."""
     torch.manual_seed(arguments.seed)
     model = torchvision_model(name)
-    selection = random_selection(model, arguments.amount, arguments.seed)
+    selection = random_selection(model, arguments.amount, arguments.seed, even=True)
     example = torch.randn(1, 3, arguments.size, arguments.size)
 
     def run() -> dict[str, float]:

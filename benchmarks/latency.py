@@ -112,7 +112,7 @@ def image_size(name: str) -> int:
 def choose(model: nn.Module, example: Tensor, choice: str, amount: float) -> upscale.Selection:
     """The channels that stay."""
     if choice == "random":
-        return random_selection(model, amount, seed=0)
+        return random_selection(model, amount, seed=0, even=True)
     constraint = "contiguous" if choice == "contiguous" else "none"
     scope = "local" if choice == "contiguous" else "global"
     return upscale.select(

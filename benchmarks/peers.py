@@ -195,7 +195,10 @@ def race_files(name: str, directory: Path, runs: int) -> Row:
 
 
 def random_masks(model: Any) -> Masks:
-    """The input channels each convolution drops; the same in every environment."""
+    """The input channels each convolution drops; the same in every environment.
+
+    Drawn here and not by `trials`, which imports our `upscale`: the peers' own has that name too.
+    """
     import torch
 
     generator = random.Random(SEED)

@@ -64,7 +64,7 @@ def time_all(rounds: int) -> list[Row]:
 
 def time_once(model: nn.Module) -> dict[str, float]:
     """Seconds to plan and to export, and how much there was to do."""
-    selection = random_selection(model, AMOUNT, SEED)
+    selection = random_selection(model, AMOUNT, SEED, even=True)
     example = torch.randn(1, 3, SIZE, SIZE)
     started = time.process_time()
     plan, planning = timed(lambda: upscale.plan(model, example, selection))

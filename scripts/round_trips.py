@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from scripts.zoo.lively import DAMPING, Shape, enliven, images
 from scripts.zoo.trial import (
     IMAGES,
     LEAST_VARIATION,
@@ -39,6 +38,7 @@ from scripts.zoo.trial import (
     native_sizes,
     random_selections,
 )
+from trials.lively import DAMPING, Shape, enliven, images
 from upscale.zoo import import_torchvision, torchvision_model
 
 ROOT = Path(__file__).parents[1]

@@ -22,8 +22,8 @@ import torch
 from torch import nn
 
 import upscale
-from scripts.zoo.lively import make_lively, tell_channels_apart
 from scripts.zoo.trial import IMAGES, SIZES, Case, accepted, random_selections
+from trials.lively import make_lively, tell_channels_apart
 from upscale.capture import Example
 from upscale.verify import compare
 from upscale.zoo import import_torchvision

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # most of the models are the tests' own
-
 import upscale
+from trials.lively import calm
+from trials.masks import random_selection
+from trials.nets import NETS
 from upscale.capture import Example
 from upscale.store.container import LENGTH, METADATA
 
@@ -69,15 +68,14 @@ def subjects(names: tuple[str, ...], place: Path) -> list[Subject]:
 
 
 def _subject(name: str, path: Path) -> Subject:
-    nets, masks = (importlib.import_module(f"tests.{module}") for module in ("nets", "masks"))
     torch.manual_seed(0)
     recurrent = {"Lstm": _lstm, "Gru": _gru}
     if name in recurrent:
-        model, inputs = masks.calm(recurrent[name]()), torch.randn(2, 7, 6)
+        model, inputs = calm(recurrent[name]()), torch.randn(2, 7, 6)
     else:
-        make, example = nets.NETS[name]
-        model, inputs = masks.calm(make()), example(2, 16)
-    selection = masks.random_selection(model, 0.4, seed=1)
+        make, example = NETS[name]
+        model, inputs = calm(make()), example(2, 16)
+    selection = random_selection(model, 0.4, seed=1)
     plan = upscale.plan(model, inputs, selection)
     pruned = upscale.export(model, plan)
     upscale.save(pruned, path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from scripts.zoo.lively import MOST_RESPONSE, NUDGE
 from scripts.zoo.trial import (
     LEAST_MOVE,
     LEAST_PRUNABLE,
@@ -13,6 +12,7 @@ from scripts.zoo.trial import (
     LEAST_VARIATION,
     MOST_PLAN_SECONDS,
 )
+from trials.lively import MOST_RESPONSE, NUDGE
 from upscale.verify import TOLERANCE
 
 ERRORS = {"inputs": ("input",), "outputs": ("output",), "both": ("input", "output")}

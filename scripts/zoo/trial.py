@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from scripts.zoo.lively import Liveliness, Shape, make_lively, tell_channels_apart
+from trials.lively import Liveliness, Shape, make_lively, tell_channels_apart
+from trials.masks import random_selection
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.pruning.prunable import attends, frozen_shares, prunable_share, weights_of
-from upscale.subject.layers import column_axis, layers, weight_names, weight_of
+from upscale.subject.layers import layers, weight_of
 from upscale.verify import TOLERANCE, compare
 from upscale.zoo import import_torchvision, torchvision_model
 
@@ -30,7 +31,6 @@ LEAST_VARIATION = 1e-2
 LEAST_MOVE = 1e-5
 LEAST_SEEN = 1e-7
 LEAST_PRUNABLE = 0.95
-EMPTY_SHARE = 0.1
 SWAPPED_LAYERS = 4
 SWAPS = 16
 
@@ -313,26 +313,10 @@ def accepted(model: nn.Module, shapes: Iterable[Shape]) -> Shape:
 def random_selections(model: nn.Module, case: Case, seed: int) -> tuple[upscale.Selection, ...]:
     """A random selection for each side of a case."""
     generator = random.Random(f"{seed} {case.name}")
-    return tuple(random_selection(model, case, side, generator) for side in case.sides)
-
-
-def random_selection(
-    model: nn.Module, case: Case, side: str, generator: random.Random
-) -> upscale.Selection:
-    """Every layer drops the case's share of its channels; at least one stays, unless `empty`."""
-    names = weight_names(model)
-    by_weight: dict[str, list[int]] = {}
-    for name, layer in layers(model).items():
-        axis = column_axis(layer) if side == "input" else 1 - column_axis(layer)
-        count = weight_of(layer).shape[axis]
-        staying = max(1, count - round(case.share * count))
-        if case.empty and generator.random() < EMPTY_SHARE:
-            staying = 0
-        by_weight.setdefault(names[name], generator.sample(range(count), staying))
-    if case.empty and all(by_weight.values()):
-        by_weight[generator.choice(sorted(by_weight))] = []
-    kept = {name: by_weight[names[name]] for name in layers(model)}
-    return upscale.Selection(kept=kept, side=side)
+    return tuple(
+        random_selection(model, case.share, generator, side=side, even=True, empty=case.empty)
+        for side in case.sides
+    )
 
 
 def reads_left(flow: ChannelFlow, plan: upscale.Plan) -> int:

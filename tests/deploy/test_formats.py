@@ -13,20 +13,16 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from tests.masks import calm, random_selection
-from tests.nets import NETS
+from tests.deploy.running import assert_close, needs_onnx, old_format, run_onnx
 from tests.store.files import outputs
-from upscale.capture import Example
+from trials.lively import calm
+from trials.masks import random_selection
+from trials.nets import NETS
 
 # One network for each thing that exporters trip over.
 NAMES = (
     *("Residual", "Dense", "Shuffle", "UNet", "TransformerBlock", "Flattened", "OneChannel"),
     *("Grouped", "SeveralInputs", "WrappedWindows", "WrappedSplit", "WeightNormed", "FeaturesOut"),
-)
-old_format = pytest.mark.filterwarnings("ignore:.torch.jit.load.:DeprecationWarning")
-needs_onnx = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("onnxruntime", "onnxscript")),
-    reason="needs the onnx extra",
 )
 
 
@@ -37,22 +33,6 @@ def pruned_net(name: str) -> tuple[torch.fx.GraphModule, Any, Any]:
     model, one, several = calm(make()), example(1, 16), example(3, 16)
     plan = upscale.plan(model, one, random_selection(model, 0.3, seed=3))
     return upscale.export(model, plan), one, several
-
-
-def run_onnx(path: Path, inputs: Any) -> list[Tensor]:
-    runtime = importlib.import_module("onnxruntime")
-    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    tensors = Example.of(inputs).tensors
-    given = zip(session.get_inputs(), tensors, strict=True)
-    return [torch.from_numpy(x) for x in session.run(None, {i.name: t.numpy() for i, t in given})]
-
-
-def assert_close(found: list[Any], expected: list[Any], tolerance: float) -> None:
-    found, expected = ([x for x in every if isinstance(x, Tensor)] for every in (found, expected))
-    assert len(found) == len(expected) > 0
-    for one, other in zip(found, expected, strict=True):
-        scale = float(other.abs().max())
-        torch.testing.assert_close(one, other, rtol=0, atol=tolerance * scale)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
 import upscale
-from tests.masks import calm, random_selection
-from tests.nets import NETS
+from trials.lively import calm
+from trials.masks import random_selection
+from trials.nets import NETS
 from upscale.capture import Example
+from upscale.store.container import LENGTH, METADATA, seal
 
 
 def pruned_net(name: str, side: str = "input") -> tuple[fx.GraphModule, Any]:
@@ -51,3 +54,13 @@ def round_trip(model: fx.GraphModule, place: Path) -> fx.GraphModule:
     """What comes back from a file."""
     upscale.save(model, place / "model.safetensors")
     return upscale.load(place / "model.safetensors")
+
+
+def rewrite_document(path: Path, change: Any) -> None:
+    """Edit a file's document and seal it anew."""
+    content = path.read_bytes()
+    end = LENGTH.size + LENGTH.unpack_from(content)[0]
+    entries = json.loads(content[LENGTH.size : end])
+    document = json.loads(entries.pop(METADATA)["upscale"])
+    change(document)
+    path.write_bytes(b"".join(seal(json.dumps(document), entries, content[end:])))

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 import upscale
 from scripts.fuzzing.watching import MEGABYTE, forget_peak, memory
-from tests.nets import NETS
-from tests.store.files import assert_same, pruned_net
-from tests.store.test_damage import rewrite_document
+from tests.store.files import assert_same, pruned_net, rewrite_document
+from trials.nets import NETS
 from upscale.store import container
 from upscale.store.bounds import most_values
 from upscale.store.container import LENGTH

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import safetensors.torch
@@ -15,8 +13,8 @@ import torch
 
 import upscale
 from scripts.fuzz_store import fuzz
-from tests.store.files import pruned_net
-from upscale.store.container import LENGTH, LONGEST_HEADER, METADATA, seal
+from tests.store.files import pruned_net, rewrite_document
+from upscale.store.container import LENGTH, LONGEST_HEADER
 
 
 @pytest.fixture
@@ -61,16 +59,6 @@ def test_a_header_longer_than_any_is_refused_unread(saved: Path) -> None:
 def test_a_file_of_the_future_says_so(saved: Path) -> None:
     rewrite_document(saved, lambda document: document.update(version=2))
     assert "a newer upscale reads it" in refused(saved)
-
-
-def rewrite_document(path: Path, change: Any) -> None:
-    """Edit a file's document and seal it anew."""
-    content = path.read_bytes()
-    end = LENGTH.size + LENGTH.unpack_from(content)[0]
-    entries = json.loads(content[LENGTH.size : end])
-    document = json.loads(entries.pop(METADATA)["upscale"])
-    change(document)
-    path.write_bytes(b"".join(seal(json.dumps(document), entries, content[end:])))
 
 
 def test_other_files_and_no_files_are_refused(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 import upscale
 from scripts.fuzzing.subjects import Recurrent
-from tests.nets import NETS
-from tests.store.files import assert_same, pruned_net, round_trip
-from tests.store.test_damage import rewrite_document
+from tests.store.files import assert_same, pruned_net, rewrite_document, round_trip
+from trials.nets import NETS
 from upscale.planning.document import DIGEST, VERSION, digest_of
 from upscale.store.container import LENGTH, METADATA, seal
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 import upscale
-from tests.store.files import pruned_net
-from tests.store.test_damage import rewrite_document
+from tests.store.files import pruned_net, rewrite_document
 
 CODE = "__import__('pathlib').Path('harmed').touch()"
 Document = dict[str, Any]

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from torch import Tensor, nn
 
 import upscale
-from tests.masks import calm
-from tests.nets import NETS
 from tests.store.files import assert_same, outputs, pruned_net, round_trip
-from tests.strategies import SIZE, Network, build, networks
+from trials.lively import calm
+from trials.nets import NETS
+from trials.networks import SIZE, Network, build, networks
 from upscale.rewrite.constant import Constant
 from upscale.rewrite.gather import Gather
 from upscale.zoo import torchvision_model

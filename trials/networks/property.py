@@ -1,0 +1,39 @@
+"""The property that every random network has: its export computes what its masked model does."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+import upscale
+from trials.comparing import relative_error
+from trials.networks.network import ANOTHER_SIZE, SIZE, Network, build
+from upscale.capture import Example
+from upscale.rewrite.gather import Gather
+from upscale.verify import TOLERANCE
+
+# The one thing that may be refused: a write into memory that is later read through another view.
+EXPECTED_REFUSAL = "wrote in place through another view"
+
+
+def assert_exports_exactly(network: Network) -> None:
+    """Raise unless the network's export equals its masked model, at two sizes, and is honest."""
+    model = build(network)
+    before = copy.deepcopy(model.state_dict())
+    example = network.example(network.batch, SIZE)
+    plan = upscale.plan(model, example, network.selections, order=network.order)
+    # What is folded is rounded to the weights' own precision; compare without that.
+    own = copy.deepcopy(model).double() if plan.weights.rounds else model
+    exported = upscale.export(own, plan)
+    masked = upscale.mask(model, network.selections, example=example)
+    size = SIZE if network.fixed else ANOTHER_SIZE
+    for inputs in (example, network.example(network.batch % 3 + 1, size, seed=1)):
+        error = relative_error(exported, masked, inputs)
+        shapes = [tuple(x.shape) for x in Example.of(inputs).tensors]
+        assert error <= TOLERANCE, f"relative error {error:.1e} on {shapes}"
+    after = model.state_dict()
+    assert before.keys() == after.keys(), "the model has other parameters than before"
+    assert all(torch.equal(before[k], after[k]) for k in before), "the model was changed"
+    gathers = [m for m in exported.modules() if isinstance(m, Gather)]
+    assert plan.copies or not gathers, "the plan promises no copy, the export gathers"
