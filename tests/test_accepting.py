@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from tests.exactly import exported_exactly
-from tests.masks import calm
-from tests.nets import image
+from trials.exactly import exported_exactly
+from trials.lively import calm
+from trials.nets import image
 from upscale import CaptureError, Selection
 from upscale.cli import main
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
-from tests.masks import random_selection
+from trials.masks import random_selection
 from upscale.capture import Example, capture
 from upscale.errors import CaptureError, StateError, StoreError
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from tests.exactly import exported_exactly
-from tests.masks import calm, random_selection
-from tests.nets import NETS, TRACED
+from trials.exactly import exported_exactly
+from trials.lively import calm
+from trials.masks import random_selection
+from trials.nets import NETS, TRACED
 from upscale import Selection
 from upscale.capture import find_norms
 from upscale.errors import SelectionError

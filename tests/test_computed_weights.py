@@ -25,7 +25,8 @@ from torch.nn.utils import (
 )
 
 import upscale
-from tests.masks import calm, random_selection
+from trials.lively import calm
+from trials.masks import random_selection
 from upscale import Selection
 from upscale.store.modules import json_to_module
 from upscale.subject.layers import column_axis, columns, layers

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
-from tests import nets
-from tests.masks import calm, random_selection
-from tests.nets import NETS, ComputedBias, FusedAttention, WrappedSplit, WrappedWindows, image
-from tests.oracle import relative_error
+from trials import nets
+from trials.comparing import relative_error
+from trials.lively import calm
+from trials.masks import random_selection
+from trials.nets import NETS, ComputedBias, FusedAttention, WrappedSplit, WrappedWindows, image
 from upscale.capture import Example, capture
 from upscale.verify import TOLERANCE
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import register_pytree_node
 
 import upscale
-from tests.masks import random_selection
+from trials.masks import random_selection
 from upscale.capture import tensors_in
 from upscale.errors import CaptureError, StoreError
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import upscale
-from tests.masks import calm, random_selection
-from tests.nets import (
+from trials.lively import calm
+from trials.masks import random_selection
+from trials.nets import (
     NETS,
     TRACED,
     Grouped,

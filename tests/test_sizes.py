@@ -14,9 +14,10 @@ from torch._subclasses import FakeTensor
 from torch.overrides import _get_current_function_mode_stack
 
 import upscale
-from tests.exactly import exported_exactly
-from tests.masks import calm, random_selection
-from tests.nets import image
+from trials.exactly import exported_exactly
+from trials.lively import calm
+from trials.masks import random_selection
+from trials.nets import image
 from upscale import CaptureError, Selection, SizeError
 from upscale.capture import exporting
 

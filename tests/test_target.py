@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from tests.masks import calm, random_selection
-from tests.nets import NETS, TRACED
-from tests.oracle import relative_error
+from trials.comparing import relative_error
+from trials.lively import calm
+from trials.masks import random_selection
+from trials.nets import NETS, TRACED
 from upscale.capture import Example
 from upscale.rewrite.gather import Gather
 from upscale.subject.layers import layers

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
-from tests.masks import calm, random_selection
-from tests.nets import conv
+from trials.lively import calm
+from trials.masks import random_selection
+from trials.nets import conv
 from upscale.capture import Example
 from upscale.verify import compare
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
-from tests.strategies import ANOTHER_SIZE, SIZE, Network, build, networks, outputs
+from trials.networks import ANOTHER_SIZE, SIZE, Network, build, networks, outputs
 from upscale.capture import Captured, Example, capture, capturing
 from upscale.capture.fingerprint import FORMAT, difference, fingerprint, made_for, normal_form
 

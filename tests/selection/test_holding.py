@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 import upscale
-from tests.masks import calm
+from trials.lively import calm
 from upscale import Selection
 from upscale.capture import Example
 from upscale.verify import compare

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import upscale
-from tests.masks import calm
-from tests.nets import NETS
 from tests.selection.flows import fork
+from trials.lively import calm
+from trials.nets import NETS
 from upscale import Macs, Parameters
 from upscale.lowering.lowered import Lowered
 from upscale.planning import Plan

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from tests.masks import calm
-from tests.nets import NETS, TRACED
+from trials.lively import calm
+from trials.nets import NETS, TRACED
 from upscale import Macs, Parameters, Selection
 from upscale.capture import Example
 from upscale.subject.layers import layers, weight_of

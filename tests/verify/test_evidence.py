@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from tests.nets import conv, image
+from trials.nets import conv, image
 from upscale.capture import Example
 from upscale.cli import main
 from upscale.verify import Verified, compare
