@@ -114,8 +114,9 @@ class _Pair:
         if results is None:
             return None
         calls = [Call(*each) for each in zip(self.inputs, expected, results, strict=False)]
-        plan = getattr(exported, "meta", {}).get("plan")
-        return Judge(self.masked, exported, plan, theirs, ours).judged(calls, self.asked)
+        # What an export says of its buffers: which channels they are of. All else is computed.
+        cuts = plan.weights.cuts if (plan := getattr(exported, "meta", {}).get("plan")) else {}
+        return Judge(self.masked, exported, cuts, theirs, ours).judged(calls, self.asked)
 
     def _called(self, which: str, runner: Runner) -> list[Result] | None:
         """What each call came to, up to one that fails; `None` if the precision is too wide."""

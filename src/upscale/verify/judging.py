@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from upscale.channels import positions
-from upscale.rewrite.building import unclashing
-from upscale.subject.layers import tensors
 from upscale.verify.differing import difference, is_inexact, plain
+from upscale.verify.naming import path_in, tensors
 from upscale.verify.responding import without_gradients
 from upscale.verify.result import NAMES_SHOWN, Verified
 from upscale.verify.running import Runner, in_precision, signs
@@ -73,11 +71,12 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Both models, and both runners after their calls."""
+    """Both models, both runners after their calls, and the cuts: what the export has left of
+    buffers, by name and axis."""
 
     masked: nn.Module
     exported: nn.Module
-    plan: Any
+    cuts: Mapping[str, Mapping[int, Sequence[int]]]
     theirs: Runner
     ours: Runner
 
@@ -165,7 +164,8 @@ class Judge:
             aliases.setdefault(id(tensor), []).append(name)
         for names in aliases.values():
             name = names[0]
-            paths = [unclashing(own) for own in names if unclashing(own) in last.ours.buffers]
+            found = (path_in(self.exported, own) for own in names)
+            paths = [path for path in found if path in last.ours.buffers]
             wrote = _differ(last.theirs.buffers[name], self.theirs.at_first[name])
             if not paths:
                 if wrote and not self._is_of_a_norm_that_left(name):
@@ -176,14 +176,16 @@ class Judge:
     def _is_of_a_norm_that_left(self, name: str) -> bool:
         """Whether a buffer holds statistics of channels that nobody reads any more."""
         owner = name.rpartition(".")[0]
-        left = any(own.startswith(f"{unclashing(owner)}.") for own in tensors(self.exported))
+        path = path_in(self.exported, owner)
+        left = any(own.startswith(f"{path}.") for own in tensors(self.exported))
         return not left and isinstance(self.masked.get_submodule(owner), _NormBase)
 
     def _cut(self, name: str, whole: Tensor) -> Tensor:
         """What the export should have of a buffer."""
-        cuts = {} if self.plan is None else self.plan.weights.cuts.get(name, {})
-        for axis, kept in cuts.items():
-            whole = whole.index_select(axis, torch.from_numpy(positions(kept)).to(whole.device))
+        for axis, kept in self.cuts.get(name, {}).items():
+            whole = whole.index_select(
+                axis, torch.tensor(kept, dtype=torch.long, device=whole.device)
+            )
         return whole
 
     def _noise(self, calls: Sequence[Call]) -> list[_Run]:

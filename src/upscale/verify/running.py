@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from upscale.capture import Example, leaves_of
-from upscale.tools.draws import OwnDraws
-from upscale.tools.quiet import unwarned
+from upscale.capture import Example, OwnDraws, leaves_of, unwarned
 from upscale.verify.result import TOLERANCE
 
 # How many roundings of the coarsest numbers a result may be off by, however few it sums.
