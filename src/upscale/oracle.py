@@ -85,7 +85,7 @@ def _forget_columns(layer: Any, kept: frozenset[int]) -> None:
     lost = [column not in kept for column in range(layer.weight.shape[column_axis])]
     if _applies_what_it_stores(layer):
         with torch.no_grad():
-            layer.weight.copy_(_zeroed(layer.weight, column_axis, lost))
+            layer.weight.masked_fill_(_flags(layer.weight, column_axis, lost), 0.0)
         return
     # What it applies is another weight than what it stores: inputs that are zero do the same.
     blind = _BlindTo(tuple(layer.weight.shape), lost)
@@ -122,11 +122,11 @@ def _channel_axis(module: nn.Module) -> int:
     return 1
 
 
-def _zeroed(tensor: Tensor, axis: int, lost: Sequence[bool]) -> Tensor:
-    """A tensor with zeros at some places along an axis."""
-    shape = [1] * tensor.dim()
+def _flags(like: Tensor, axis: int, lost: Sequence[bool]) -> Tensor:
+    """Flags along one axis of a tensor, in a shape that fits it."""
+    shape = [1] * like.dim()
     shape[axis] = len(lost)
-    return tensor.masked_fill(torch.tensor(lost, device=tensor.device).view(shape), 0.0)
+    return torch.tensor(lost, device=like.device).view(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class _ZeroOutputs:
     def __call__(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
         axis = _channel_axis(module)
         lost = [channel in self.channels for channel in range(output.shape[axis])]
-        return _zeroed(output, axis, lost)
+        return output.masked_fill(_flags(output, axis, lost), 0.0)
 
 
 class _BlindTo(TorchFunctionMode):
@@ -167,7 +167,8 @@ class _BlindTo(TorchFunctionMode):
             read, weight = kwargs.pop("input"), kwargs.pop("weight")
             if tuple(weight.shape) == self.shape:
                 axis = -1 if func.__name__ == "linear" else 1 - weight.dim()
-                read = _zeroed(read, axis, self.lost * (read.shape[axis] // len(self.lost)))
+                lost = self.lost * (read.shape[axis] // len(self.lost))
+                read = read.masked_fill(_flags(read, axis, lost), 0.0)
             return func(read, weight, *args, **kwargs)
         return func(*args, **kwargs)
 

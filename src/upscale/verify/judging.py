@@ -15,7 +15,7 @@ from upscale.verify.naming import path_in, tensors
 from upscale.verify.responding import without_gradients
 from upscale.verify.result import NAMES_SHOWN, Verified
 from upscale.verify.running import Runner, in_precision, signs
-from upscale.verify.trying import Inputs, finite_share
+from upscale.verify.trying import Inputs, finite_share, makes_sense
 
 # Rounding is estimated by disturbing every number once; sums round more often than that.
 TIMES_NOISE = 8
@@ -82,7 +82,10 @@ class Judge:
 
     def judged(self, calls: Sequence[Call], asked: tuple[str, ...]) -> Verified:
         """The verdict on calls of both models, of which the first was with the example."""
-        used = [own for own in calls if own.inputs.sensible]
+        at_least = finite_share(calls[0].theirs.outputs)
+        used = [
+            own for own in calls if own is calls[0] or makes_sense(own.theirs.outputs, at_least)
+        ]
         items = list(self._items(used, ()))
         if any(item.wrong for item in items):
             items = list(self._items(used, self._noise(calls)))

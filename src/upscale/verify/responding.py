@@ -156,11 +156,11 @@ def _noting(name: str, strength: dict[str, float]) -> Any:
 
     def note(weight: Tensor) -> None:
         assert weight.grad is not None
-        felt = weight.grad.abs()
-        # Where all of a weight is masked, what matters is that something would be felt.
-        sizes = weight.detach().abs()
-        felt = felt * (sizes if bool(sizes.any()) else 1 / math.sqrt(max(1, weight.numel())))
-        strength[name] = float(felt.double().square().sum().sqrt())
+        felt = torch.linalg.vector_norm(weight.grad * weight.detach(), dtype=torch.float64)
+        if felt == 0 and not weight.detach().any():
+            # Where all of a weight is masked, what matters is that something would be felt.
+            felt = torch.linalg.vector_norm(weight.grad) / math.sqrt(max(1, weight.numel()))
+        strength[name] = float(felt)
         weight.grad = None
 
     return note
