@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from upscale.capture.record import Example
 from upscale.capture.tracing import (
@@ -19,6 +20,7 @@ from upscale.capture.tracing import (
 )
 from upscale.errors import SelectionError
 from upscale.subject.layers import computes_weight, layers
+from upscale.tools.draws import OwnDraws
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 # What can be asked of a tensor without reading its numbers.
@@ -40,11 +42,36 @@ def find_norms(model: nn.Module, example: Any = None) -> dict[str, tuple[str, ..
     for call in calls.nodes:
         if call.module in own:
             after[id(own[call.module])].append(calls.norm_after(call))
-    return {
+    norms = {
         name: tuple(str(norm) for norm in after[id(layer)])
         for name, layer in own.items()
         if id(layer) in after and None not in after[id(layer)]
     }
+    linear = [name for name in norms if isinstance(own[name], nn.Linear)]
+    for name in _beside_the_channels(model, example, linear) if linear else ():
+        del norms[name]
+    return norms
+
+
+def _beside_the_channels(model: nn.Module, example: Any, linear: list[str]) -> list[str]:
+    """The linear layers that a BatchNorm does not normalise by channel.
+
+    It works along axis 1, and a linear layer's channels are last: of `(batch, tokens, channels)`
+    it would normalise the tokens. Without an example, layers are taken to make vectors.
+    """
+    if example is None:
+        return []
+    twin, given = copy.deepcopy(model), Example.of(example).copied()
+    dims: dict[str, int] = {}
+    for name in linear:
+
+        def note(module: nn.Module, inputs: object, output: Tensor, name: str = name) -> None:
+            dims[name] = max(output.dim(), dims.get(name, 0))
+
+        twin.get_submodule(name).register_forward_hook(note)
+    with torch.no_grad(), OwnDraws():
+        twin(*given.args, **given.kwargs)
+    return [name for name in linear if dims.get(name, 2) > 2]
 
 
 @dataclass(frozen=True, slots=True)
