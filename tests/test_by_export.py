@@ -14,8 +14,8 @@ from tests.exactly import exported_exactly
 from tests.masks import calm, random_selection
 from tests.nets import NETS, TRACED
 from upscale import Selection
-from upscale.masking import find_norms
 from upscale.errors import SelectionError
+from upscale.masking import find_norms
 
 UNTRACED = [name for name in NETS if name not in TRACED]
 
