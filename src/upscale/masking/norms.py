@@ -36,7 +36,12 @@ def find_norms(model: nn.Module, example: Any = None) -> dict[str, tuple[str, ..
     """
     if not any(isinstance(module, BATCH_NORM) for module in model.modules()):
         return {}
-    calls = _Calls(_graph(model, example), model)
+    return norms_of(model, _graph(model, example), example)
+
+
+def norms_of(model: nn.Module, graph: fx.Graph, example: Any = None) -> dict[str, tuple[str, ...]]:
+    """For each layer with normalisation of its own, its BatchNorms, as a graph shows them."""
+    calls = _Calls(graph, model)
     after: dict[int, list[str | None]] = defaultdict(list)
     own = {name: layer for name, layer in layers(model).items() if not computes_weight(layer)}
     for call in calls.nodes:
