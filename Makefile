@@ -62,6 +62,10 @@ zoo: $(STAMP)  ## every torchvision classifier, exported against masked, as a ta
 random: $(STAMP)  ## 5,000 random networks, exported against masked
 	$(BIN)/python scripts/random_networks.py
 
+.PHONY: masks
+masks: $(STAMP)  ## 1,000 random networks: the masks that users train against the oracle (a minute)
+	UPSCALE_NETWORKS=1000 $(BIN)/python -m pytest -q tests/verify/test_oracle.py -k users_train
+
 fuzz: $(STAMP)  ## 10,000 mutated files and 2,000 plans: the same model, or our own error
 	$(BIN)/python -m scripts.fuzz_store
 

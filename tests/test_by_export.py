@@ -15,8 +15,8 @@ from trials.lively import calm
 from trials.masks import random_selection
 from trials.nets import NETS, TRACED
 from upscale import Selection
-from upscale.capture import find_norms
 from upscale.errors import SelectionError
+from upscale.masking import find_norms
 
 UNTRACED = [name for name in NETS if name not in TRACED]
 

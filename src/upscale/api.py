@@ -11,11 +11,12 @@ import torch
 from torch import fx, nn
 
 from upscale import masking
-from upscale.capture import Example, find_norms
+from upscale.capture import Example
 from upscale.errors import PlanError
 from upscale.pipeline import export_for, plan_for, rewritten
 from upscale.planning import Plan, Pricing, Way
 from upscale.planning.origins import origin_of
+from upscale.rewrite.doubting import check_says, check_sizes, doubted
 from upscale.rewrite.matching import captured_for, check_masks
 from upscale.selection.amounts import Amount
 from upscale.selection.importance import Importance, Scorer
@@ -28,7 +29,6 @@ from upscale.subject.settling import settled
 from upscale.subjects import Subject
 from upscale.targets.calibration import costs_of
 from upscale.targets.target import ITEM_BYTES, Target
-from upscale.verify.doubting import check_says, check_sizes, doubted
 
 
 @ordinary_tensors()
@@ -128,7 +128,7 @@ def mask(
     0.0
     """
     model = settled(with_numbers(checked(model)))
-    norms = partial(find_norms, model, example)
+    norms = partial(masking.find_norms, model, example)
     return masked_by(model, _selections(model, selection), norms)
 
 

@@ -11,9 +11,9 @@ from torch import nn
 
 from upscale import masking
 from upscale.capture import Captured, Example, capture
-from upscale.capture.norms import norms_of
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
+from upscale.masking.norms import norms_of
 from upscale.subject.accepting import checked
 from upscale.subject.layers import weight_names
 from upscale.subject.settling import settled
@@ -47,7 +47,7 @@ class Subject:
     @cached_property
     def norms(self) -> dict[str, tuple[str, ...]]:
         """For each layer with normalisation of its own, the names of its BatchNorms."""
-        return norms_of(self.model, self.captured.graph)
+        return norms_of(self.model, self.captured.graph, self.example)
 
     @cached_property
     def weights(self) -> dict[str, str]:

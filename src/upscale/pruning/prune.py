@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from upscale import masking
+from upscale import masking, oracle
 from upscale.api import export, masked_by, pricing_for, target_like
 from upscale.capture import Example
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
@@ -122,7 +122,7 @@ class _Drawn:
         return plan_for(self.job.subject, (self.selection,), way)
 
     def masked(self) -> nn.Module:
-        """What an export must equal."""
+        """The model with the masks that users train."""
         subject = self.job.subject
         masked = masked_by(subject.model, (self.selection,), partial(getattr, subject, "norms"))
         return masking.hold_outputs(masked, subject.masks)
@@ -138,7 +138,10 @@ class _Drawn:
 
             # What is folded is rounded to the weights' own precision; compare without that.
             wide = unrounded if plan.weights.rounds else None
-            verified = verify_exported(pruned, self.masked(), subject.example, unrounded=wide)
+            expected = oracle.masked(
+                subject.model, (self.selection,), subject.example, zero_after=subject.masks
+            )
+            verified = verify_exported(pruned, expected, subject.example, unrounded=wide)
             pruned.meta["verified"] = verified
             if verified.relative_error is None:
                 warnings.warn(

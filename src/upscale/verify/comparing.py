@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from upscale.verify.judging import Call, Judge, Result
 from upscale.verify.responding import touched, without_gradients
 from upscale.verify.result import Verified
 from upscale.verify.running import Runner
-from upscale.verify.trying import Inputs, Layers, find_inputs
+from upscale.verify.trying import Inputs, Layers, find_inputs, finite_share, makes_sense
 
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 
@@ -105,29 +105,48 @@ class _Pair:
     def compared(self) -> Verified | None:
         """What was found; `None` if this precision is too wide for one of the two."""
         with Runner(self.masked, self.precision) as theirs:
-            expected = self._called("masked model", theirs)
+            expected = self._called("masked model", theirs, self.inputs)
         if expected is None:
             return None
         exported = self.exported()
         with Runner(exported, self.precision) as ours:
-            results = self._called("export", ours)
+            taken = [replace(inputs, spare=False) for inputs, _ in expected]
+            results = self._called("export", ours, taken)
         if results is None:
             return None
-        calls = [Call(*each) for each in zip(self.inputs, expected, results, strict=False)]
-        plan = getattr(exported, "meta", {}).get("plan")
-        return Judge(self.masked, exported, plan, theirs, ours).judged(calls, self.asked)
+        calls = [
+            Call(inputs, theirs_made, ours_made)
+            for (inputs, theirs_made), (_, ours_made) in zip(expected, results, strict=False)
+        ]
+        # What an export says of its buffers: which channels they are of. All else is computed.
+        cuts = plan.weights.cuts if (plan := getattr(exported, "meta", {}).get("plan")) else {}
+        return Judge(self.masked, exported, cuts, theirs, ours).judged(calls, self.asked)
 
-    def _called(self, which: str, runner: Runner) -> list[Result] | None:
-        """What each call came to, up to one that fails; `None` if the precision is too wide."""
-        results: list[Result] = []
-        for inputs in self.inputs:
+    def _called(
+        self, which: str, runner: Runner, wanted: Sequence[Inputs]
+    ) -> list[tuple[Inputs, Result]] | None:
+        """What each call came to, up to one that fails; `None` if the precision is too wide.
+
+        Spare inputs may be refused, and are left out once something beside the example told.
+        """
+        results: list[tuple[Inputs, Result]] = []
+        told = False
+        for inputs in wanted:
+            if inputs.spare and told:
+                continue
+            before = runner.buffers()
             try:
                 outputs = without_gradients(runner, inputs.example)
             except Exception as error:  # it may refuse drawn inputs, but not the example
+                if results and inputs.spare:
+                    runner.restore(before)
+                    continue
                 if results:
                     break
                 if self.precision is None:
                     raise failure(which, error) from error
                 return None
-            results.append(Result(outputs, runner.buffers()))
+            if results:
+                told = told or makes_sense(outputs, finite_share(results[0][1].outputs))
+            results.append((inputs, Result(outputs, runner.buffers())))
         return None if self.precision is not None and runner.watch.narrows else results

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from upscale.channels import positions
-from upscale.rewrite.building import unclashing
-from upscale.subject.layers import tensors
 from upscale.verify.differing import difference, is_inexact, plain
+from upscale.verify.naming import path_in, tensors
 from upscale.verify.responding import without_gradients
 from upscale.verify.result import NAMES_SHOWN, Verified
 from upscale.verify.running import Runner, in_precision, signs
-from upscale.verify.trying import Inputs, finite_share
+from upscale.verify.trying import Inputs, finite_share, makes_sense
 
 # Rounding is estimated by disturbing every number once; sums round more often than that.
 TIMES_NOISE = 8
@@ -73,17 +71,21 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Both models, and both runners after their calls."""
+    """Both models, both runners after their calls, and the cuts: what the export has left of
+    buffers, by name and axis."""
 
     masked: nn.Module
     exported: nn.Module
-    plan: Any
+    cuts: Mapping[str, Mapping[int, Sequence[int]]]
     theirs: Runner
     ours: Runner
 
     def judged(self, calls: Sequence[Call], asked: tuple[str, ...]) -> Verified:
         """The verdict on calls of both models, of which the first was with the example."""
-        used = [own for own in calls if own.inputs.sensible]
+        at_least = finite_share(calls[0].theirs.outputs)
+        used = [
+            own for own in calls if own is calls[0] or makes_sense(own.theirs.outputs, at_least)
+        ]
         items = list(self._items(used, ()))
         if any(item.wrong for item in items):
             items = list(self._items(used, self._noise(calls)))
@@ -165,7 +167,8 @@ class Judge:
             aliases.setdefault(id(tensor), []).append(name)
         for names in aliases.values():
             name = names[0]
-            paths = [unclashing(own) for own in names if unclashing(own) in last.ours.buffers]
+            found = (path_in(self.exported, own) for own in names)
+            paths = [path for path in found if path in last.ours.buffers]
             wrote = _differ(last.theirs.buffers[name], self.theirs.at_first[name])
             if not paths:
                 if wrote and not self._is_of_a_norm_that_left(name):
@@ -176,14 +179,16 @@ class Judge:
     def _is_of_a_norm_that_left(self, name: str) -> bool:
         """Whether a buffer holds statistics of channels that nobody reads any more."""
         owner = name.rpartition(".")[0]
-        left = any(own.startswith(f"{unclashing(owner)}.") for own in tensors(self.exported))
+        path = path_in(self.exported, owner)
+        left = any(own.startswith(f"{path}.") for own in tensors(self.exported))
         return not left and isinstance(self.masked.get_submodule(owner), _NormBase)
 
     def _cut(self, name: str, whole: Tensor) -> Tensor:
         """What the export should have of a buffer."""
-        cuts = {} if self.plan is None else self.plan.weights.cuts.get(name, {})
-        for axis, kept in cuts.items():
-            whole = whole.index_select(axis, torch.from_numpy(positions(kept)).to(whole.device))
+        for axis, kept in self.cuts.get(name, {}).items():
+            whole = whole.index_select(
+                axis, torch.tensor(kept, dtype=torch.long, device=whole.device)
+            )
         return whole
 
     def _noise(self, calls: Sequence[Call]) -> list[_Run]:

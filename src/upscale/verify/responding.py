@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from upscale.capture import Example
-from upscale.rewrite.building import unclashing
-from upscale.subject.layers import layers, tensors
+from upscale.oracle import layers_of
 from upscale.verify.differing import difference
+from upscale.verify.naming import path_in, tensors
 from upscale.verify.result import TOLERANCE
 from upscale.verify.running import Runner, signs
 
@@ -39,20 +39,21 @@ def touched(exported: nn.Module, masked: nn.Module) -> dict[str, tuple[str, ...]
     first = {id(weight): name for name, weight in masked.named_parameters()}
 
     def differs(weight: Tensor) -> bool:
-        own = [ours[unclashing(n)] for n in names[id(weight)] if unclashing(n) in ours]
+        paths = (path_in(exported, name) for name in names[id(weight)])
+        own = [ours[path] for path in paths if path in ours]
         return not own or own[0].shape != weight.shape or not torch.equal(own[0].to(weight), weight)
 
     parts = [name.split(".") for name in ours]
     left = {".".join(own[:depth]) for own in parts for depth in range(len(own))}
     found: dict[str, tuple[str, ...]] = {}
-    for name, layer in layers(masked).items():
+    for name, layer in layers_of(masked).items():
         weights = [own for part, own in layer.named_parameters() if part != "bias"]
         changed = tuple(first[id(own)] for own in weights if differs(own))
-        if changed and unclashing(name) in left and changed not in found.values():
+        if changed and path_in(exported, name) in left and changed not in found.values():
             found[name] = changed
     if found:
         return found
-    kept = {name: own for name, own in masked.named_parameters() if unclashing(name) in ours}
+    kept = {name: own for name, own in masked.named_parameters() if path_in(exported, name) in ours}
     return {name: (name,) for name, own in kept.items() if differs(own)}
 
 
@@ -155,11 +156,11 @@ def _noting(name: str, strength: dict[str, float]) -> Any:
 
     def note(weight: Tensor) -> None:
         assert weight.grad is not None
-        felt = weight.grad.abs()
-        # Where all of a weight is masked, what matters is that something would be felt.
-        sizes = weight.detach().abs()
-        felt = felt * (sizes if bool(sizes.any()) else 1 / math.sqrt(max(1, weight.numel())))
-        strength[name] = float(felt.double().square().sum().sqrt())
+        felt = torch.linalg.vector_norm(weight.grad * weight.detach(), dtype=torch.float64)
+        if felt == 0 and not weight.detach().any():
+            # Where all of a weight is masked, what matters is that something would be felt.
+            felt = torch.linalg.vector_norm(weight.grad) / math.sqrt(max(1, weight.numel()))
+        strength[name] = float(felt)
         weight.grad = None
 
     return note

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from upscale.capture import Example, leaves_of
-from upscale.tools.draws import OwnDraws
-from upscale.tools.quiet import unwarned
+from upscale.capture import Example, OwnDraws, leaves_of, unwarned
 from upscale.verify.result import TOLERANCE
 
 # How many roundings of the coarsest numbers a result may be off by, however few it sums.
@@ -188,9 +186,20 @@ def _copied(model: nn.Module, precision: torch.dtype | None) -> nn.Module:
                 memo[id(own)] = nn.Parameter(wide, requires_grad=False) if is_weight else wide
         # Copying a graph module that takes nested inputs makes torch warn of its own code.
         with unwarned(FutureWarning):
-            twin = copy.deepcopy(model, memo)
+            twin = _deep_copied(model, memo)
         if precision is not None:
             twin._apply(lambda own: in_precision(own, precision))
     for weight in twin.parameters():
         weight.requires_grad_(False)
+    return twin
+
+
+def _deep_copied(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    if not isinstance(model, fx.GraphModule):
+        return copy.deepcopy(model, memo)
+    # Its class holds its code; its graph takes long to copy, and nobody changes it here.
+    memo |= {id(held): held for held in (model.graph, model.meta)}
+    twin: nn.Module = object.__new__(type(model))
+    memo[id(model)] = twin
+    twin.__dict__ = copy.deepcopy(vars(model), memo)
     return twin

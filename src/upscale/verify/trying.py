@@ -18,42 +18,55 @@ Layers = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Inputs to call models with, the layers that outputs respond to there, and whether what is
-    computed from them makes sense."""
+    """Inputs to call models with, and the layers that outputs respond to there.
+
+    Spare ones were never tried: they are for when those before them told nothing.
+    """
 
     name: str
     example: Example
     answered: frozenset[str] = frozenset()
-    sensible: bool = True
+    spare: bool = False
 
 
 def find_inputs(
     masked: nn.Module, example: Example, asked: Layers, precision: torch.dtype | None
 ) -> list[Inputs]:
-    """The example, others drawn like it, and yet others as long as none responds to any layer."""
+    """The example, others drawn like it, and yet others as long as none responds to any layer.
+
+    What is drawn is tried only if the example leaves layers in the dark; else it is spare.
+    """
     generator = torch.Generator().manual_seed(0)
+    again = Inputs("the example again", example, spare=True)
     with Runner(masked, precision) as runner:
         outputs, first = _tried(runner, "the example", example, asked)
         found, at_least = [first], finite_share(outputs)
         rest = {name: own for name, own in asked.items() if name not in first.answered}
         for draw in DRAWS:
+            fresh = drawn(example, draw, generator)
+            if not rest:
+                found.append(Inputs(draw.name, fresh, spare=True))
+                continue
             before = runner.buffers()
             try:
-                outputs, own = _tried(runner, draw.name, drawn(example, draw, generator), rest)
+                outputs, own = _tried(runner, draw.name, fresh, rest)
             except Exception:  # a model need not take what nobody said it would
                 runner.restore(before)
                 continue
-            # Zero times infinity is no number in the masked model alone, where it overflows.
-            share = finite_share(outputs)
-            own = (
-                own
-                if share and share >= at_least
-                else Inputs(own.name, own.example, sensible=False)
-            )
-            found.append(own)
-            if own.sensible and (own.answered or first.answered or not asked):
+            sensible = makes_sense(outputs, at_least)
+            found.append(own if sensible else Inputs(own.name, own.example))
+            if sensible and (own.answered or first.answered):
                 break
-    return found if len(found) > 1 else [first, Inputs("the example again", example)]
+    return [*found, again]
+
+
+def makes_sense(outputs: Sequence[Tensor], at_least: float) -> bool:
+    """Whether outputs are as finite as those on the example.
+
+    Zero times infinity is no number in the masked model alone, where it overflows.
+    """
+    share = finite_share(outputs)
+    return 0 < share >= at_least
 
 
 def finite_share(outputs: Sequence[Tensor]) -> float:

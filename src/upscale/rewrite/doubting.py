@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from upscale import masking
+from upscale import oracle
 from upscale.capture import Captured, Example
 from upscale.errors import CaptureError, ExampleError, PlanError
 from upscale.planning import Plan
@@ -72,7 +72,7 @@ def check_says(
     unrounded: Callable[[], nn.Module] | None,
 ) -> None:
     """Raise unless an export is shown to compute what its plan says it does."""
-    if not compare(pruned, _masked(model, plan), example, unrounded=unrounded).exact:
+    if not compare(pruned, _masked(model, plan, example), example, unrounded=unrounded).exact:
         raise PlanError(
             "what the plan exports could not be shown to be what it says: its parts contradict "
             "each other, it was made for other weights, or the example shows nothing; make the "
@@ -80,7 +80,7 @@ def check_says(
         )
 
 
-def _masked(model: nn.Module, plan: Plan) -> nn.Module:
+def _masked(model: nn.Module, plan: Plan, example: Example) -> nn.Module:
     """The model in which all is zero that a plan says is pruned.
 
     Columns that meet a constant are read no more, but what they add is made up for.
@@ -94,4 +94,4 @@ def _masked(model: nn.Module, plan: Plan) -> nn.Module:
         for layer, name in weight_names(model).items()
         if name in plan.kept
     }
-    return masking.hold_outputs(masking.mask(model, Selection(kept=kept)), plan.masks.after)
+    return oracle.masked(model, (Selection(kept=kept),), example, zero_after=plan.masks.after)

@@ -1,20 +1,17 @@
-"""The masked model: same architecture, pruned weights zero. The oracle; it never sees a plan."""
+"""Masked models, as users train them: same architecture, and zeros where a selection prunes."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from upscale.errors import SelectionError
+from upscale.masking.hooks import HoldComputed, HoldOutput, HoldStored, not_kept, rows_of
 from upscale.selection.masks import Selection, check_kind, check_selection
 from upscale.subject.layers import (
-    KINDS,
     column_axis,
     columns,
     computes_weight,
@@ -52,12 +49,12 @@ def mask(
     for name, kept in selection.kept.items():
         layer = masked.get_submodule(name)
         if computes_weight(layer):
-            held = _HoldComputed(tuple(kept), tuple(weight_of(layer).shape), column_axis(layer))
+            held = HoldComputed(tuple(kept), tuple(weight_of(layer).shape), column_axis(layer))
             layer.register_forward_pre_hook(held.enter)
             layer.register_forward_hook(held.leave, always_call=True)
         else:
             stored[name] = tuple(kept)
-    hold_stored = _HoldStored(stored)
+    hold_stored = HoldStored(stored)
     hold_stored(masked, ())
     masked.register_forward_pre_hook(hold_stored)
     return masked
@@ -85,7 +82,7 @@ def hold_outputs(model: nn.Module, gone: Mapping[str, tuple[int, ...]]) -> nn.Mo
 
 def hold_output(module: nn.Module, channels: tuple[int, ...]) -> None:
     """Make channels zero after a module whenever it is called."""
-    module.register_forward_hook(_HoldOutput(module, channels))
+    module.register_forward_hook(HoldOutput(module, channels))
 
 
 def held_channels(module: nn.Module) -> tuple[int, ...]:
@@ -93,8 +90,8 @@ def held_channels(module: nn.Module) -> tuple[int, ...]:
     return tuple(sorted({int(channel) for hold in _holds(module) for channel in hold.gone}))
 
 
-def _holds(module: nn.Module) -> list[_HoldOutput]:
-    return [hook for hook in module._forward_hooks.values() if isinstance(hook, _HoldOutput)]
+def _holds(module: nn.Module) -> list[HoldOutput]:
+    return [hook for hook in module._forward_hooks.values() if isinstance(hook, HoldOutput)]
 
 
 def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
@@ -105,7 +102,7 @@ def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
     """
     for own in model.modules():
         for hook in own._forward_pre_hooks.values():
-            if isinstance(hook, _HoldStored):
+            if isinstance(hook, HoldStored):
                 hook(own, ())
     gone = {name: held_channels(own) for name, own in model.named_modules() if _holds(own)}
     if not gone:
@@ -113,99 +110,15 @@ def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
     bare = copy.deepcopy(model)
     for name in gone:
         hooks = bare.get_submodule(name)._forward_hooks
-        for key in [key for key, hook in hooks.items() if isinstance(hook, _HoldOutput)]:
+        for key in [key for key, hook in hooks.items() if isinstance(hook, HoldOutput)]:
             del hooks[key]
     return bare, gone
 
 
-class _HoldOutput:
-    """A hook that zeroes pruned channels of what a layer, or its normalisation, makes."""
-
-    only_masks = True
-
-    def __init__(self, module: nn.Module, channels: tuple[int, ...]) -> None:
-        self.gone = torch.tensor(channels, dtype=torch.long)
-        if isinstance(module, KINDS):
-            weight = weight_of(module)
-            groups = int(getattr(module, "groups", 1)) if column_axis(module) == 0 else 1
-            keep = torch.ones(int(weight.shape[1 - column_axis(module)]) * groups, dtype=torch.bool)
-            keep[self.gone] = False
-            self.keep = keep.view(-1, *[1] * (weight.ndim - 2)).to(weight.device)
-
-    def __call__(self, module: nn.Module, inputs: object, output: Any) -> Any:
-        if not isinstance(output, Tensor):
-            return output * self.keep  # a layer is traced: there is no tensor to look at
-        axis = -1 if isinstance(module, nn.Linear) else 1
-        if isinstance(module, nn.modules.conv._ConvNd):
-            axis = output.ndim - (weight_of(module).ndim - 1)
-        return output.index_fill(axis, self.gone.to(output.device), 0.0)
-
-
-class _HoldStored:
-    """A hook that zeroes the pruned columns of what named layers store."""
-
-    only_masks = True
-
-    def __init__(self, kept: Mapping[str, tuple[int, ...]]) -> None:
-        self.kept = kept
-
-    def __call__(self, model: nn.Module, inputs: object) -> None:
-        with torch.no_grad():
-            for name, kept in self.kept.items():
-                layer = model.get_submodule(name)
-                gone = _gone(columns(layer), kept)
-                if len(gone):
-                    weight = weight_of(layer)
-                    weight.index_fill_(column_axis(layer), gone.to(weight.device), 0.0)
-
-
-class _HoldComputed(TorchFunctionMode):
-    """Hooks that, while a layer runs, mask every weight of its weight's shape that it applies."""
-
-    def __init__(self, kept: tuple[int, ...], shape: tuple[int, ...], axis: int) -> None:
-        super().__init__()
-        self.gone, self.shape, self.axis = _gone(shape[axis], kept), shape, axis
-
-    def enter(self, layer: nn.Module, inputs: object) -> None:
-        self.__enter__()  # type: ignore[no-untyped-call]
-
-    def leave(self, layer: nn.Module, inputs: object, output: object) -> None:
-        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in APPLYING:
-            if len(args) > 1:
-                args = (args[0], self._masked(args[1]), *args[2:])
-            elif "weight" in kwargs:
-                kwargs["weight"] = self._masked(kwargs["weight"])
-        return func(*args, **kwargs)
-
-    def _masked(self, weight: Tensor) -> Tensor:
-        # While the masked model itself is being traced there is no shape to look at.
-        if isinstance(weight, Tensor) and tuple(weight.shape) != self.shape:
-            return weight
-        return weight.index_fill(self.axis, self.gone.to(weight.device), 0.0)
-
-
-APPLYING = {
-    *(torch.conv1d, torch.conv2d, torch.conv3d, F.linear),
-    *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
-}
-
-
-def _gone(size: int, kept: tuple[int, ...]) -> Tensor:
-    return torch.tensor(sorted(set(range(size)).difference(kept)), dtype=torch.long)
-
-
 def _gone_outputs(layer: nn.Module, kept: tuple[int, ...]) -> Tensor:
     """The output channels of a layer that go with rows of its weight; groups may share rows."""
-    rows = int(weight_of(layer).shape[1 - column_axis(layer)])
-    groups = int(getattr(layer, "groups", 1)) if column_axis(layer) == 0 else 1
-    gone = _gone(rows, kept)
-    return (torch.arange(groups)[:, None] * rows + gone).flatten()
+    rows, times = rows_of(layer)
+    return (torch.arange(times)[:, None] * rows + not_kept(rows, kept)).flatten()
 
 
 def zeroed(model: nn.Module) -> Selection:

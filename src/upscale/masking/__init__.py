@@ -1,0 +1,28 @@
+"""Masking: the model that users train, with zeros where a selection prunes.
+
+What judges an export is the oracle, which knows nothing of this room.
+"""
+
+from upscale.masking.masks import (
+    check,
+    held_channels,
+    hold_output,
+    hold_outputs,
+    mask,
+    outputs_gone,
+    released,
+    zeroed,
+)
+from upscale.masking.norms import find_norms
+
+__all__ = [
+    "check",
+    "find_norms",
+    "held_channels",
+    "hold_output",
+    "hold_outputs",
+    "mask",
+    "outputs_gone",
+    "released",
+    "zeroed",
+]
