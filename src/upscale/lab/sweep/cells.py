@@ -5,25 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from upscale.errors import UpscaleError
+from upscale.targets.target import FORMATS, RUNTIMES
 
 SHAPE = "1,3,224,224"
 METRICS = ("accuracy", "latency", "parameters", "macs", "copies", "memory", "race")
 # Imported from where they are defined, these would bring torch along; a test compares them.
 CRITERIA = ("l1", "l2", "lamp", "fpgm", "hrank", "taylor", "bn", "activation", "random")
-CHOICES = {
+CHOICES: Mapping[str, Collection[str]] = {
     "of": ("channels", "parameters", "macs"),
     "scope": ("local", "global"),
     "side": ("input", "output"),
     "constraint": ("none", "segment", "contiguous"),
     "segments": ("all", "single-branch"),
     "method": ("optimal", "mrap", "none", "zero-copy"),
-    "runtime": ("torch", "torchscript"),
-    "memory_format": ("contiguous", "channels_last"),
+    "runtime": RUNTIMES,
+    "memory_format": FORMATS,
 }
 # Settings that make no difference to a metric: cells that differ in nothing else are one cell.
 INDIFFERENT = {
@@ -82,8 +83,8 @@ class Cell:
         for name in ("weights", "data", "sample"):
             _check(name, getattr(self, name), lambda v: v is None or _is_text(v), "a path")
         for name, known in CHOICES.items():
-            _check(name, getattr(self, name), lambda v, k=known: v in k, _one_of(known))
-        for name, known in (("metric", METRICS), ("importance", CRITERIA)):
+            _check(name, getattr(self, name), lambda v, k=known: v in tuple(k), _one_of(known))
+        for name, known in {"metric": METRICS, "importance": CRITERIA}.items():
             told = f"{_one_of(known)}, or package.module:name"
             _check(name, getattr(self, name), lambda v, k=known: v in k or ":" in v, told)
         for name, least in (("threads", 1), ("runs", 1), ("seed", 0)):
@@ -148,7 +149,7 @@ def _check(name: str, value: Any, fits: Any, told: str) -> None:
         raise GridError(f"{name} is {value!r}; it must be {told}")
 
 
-def _one_of(known: tuple[str, ...]) -> str:
+def _one_of(known: Collection[str]) -> str:
     return f"one of {', '.join(known)}"
 
 
