@@ -20,35 +20,36 @@ from pathlib import Path
 
 import torch
 from export import random_selection
-from latency import FORMATS, frozen, prepared
+from latency import FORMATS, prepared, scripted_like
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
-from upscale.api import target_like
 from upscale.lab.zero_copy import wrong_numbers_zero_copy
 from upscale.pipeline import plan_for
-from upscale.planning import Edge, Plan, Pricing, Way
+from upscale.planning import Edge, Plan, Way
 from upscale.subjects import Subject
-from upscale.targets.racing import race
-from upscale.targets.target import BUILT_IN, Costs
+from upscale.targets.prices import BUILT_IN, Prices
+from upscale.targets.pricing import Pricing
+from upscale.targets.racing import race, race_models
+from upscale.targets.runtime import target_like
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("densenet121", "resnet50", "mobilenet_v2")
 DEAR = 1e6
 
 
-def with_copies(**costs: float) -> Costs:
-    """The built-in costs with other costs of copies."""
-    ways = (replace(way, **costs) for way in (BUILT_IN.outer, BUILT_IN.inner))
+def with_copies(**prices: float) -> Prices:
+    """The built-in prices with other prices of copies."""
+    ways = (replace(way, **prices) for way in (BUILT_IN.outer, BUILT_IN.inner))
     outer, inner = ways
     return replace(BUILT_IN, outer=outer, inner=inner)
 
 
-def planned(model: nn.Module, example: Tensor, costs: Costs, *, widen: bool) -> Plan:
-    """A plan for random masks of 25%, at given costs."""
+def planned(model: nn.Module, example: Tensor, prices: Prices, *, widen: bool) -> Plan:
+    """A plan for random masks of 25%, at given prices."""
     subject = Subject.of(model, example)
-    pricing = Pricing(target_like(subject.example), costs)
+    pricing = Pricing(target_like(subject.example), prices)
     selection = random_selection(model, 0.25, seed=0, even=True)
     return plan_for(subject, (selection,), Way("optimal", pricing, widen=widen))
 
@@ -82,8 +83,7 @@ def end_to_end(runs: int) -> Iterator[list[str]]:
             "gather, rows": upscale.export(model, in_rows(gathers, rows=True), example),
             "widened": upscale.export(model, planned(model, example, dear, widen=True)),
         }
-        ready = {n: partial(frozen(m, example), example) for n, m in contestants.items()}
-        taken = race(ready, runs=runs)
+        taken = race_models(contestants, example, scripted_like(example), runs=runs)
         base = taken["zero-copy"].median_ms
         yield [
             name,

@@ -16,14 +16,13 @@ other work disturbs. Of the same race run twice the steadier counts, whatever it
 from __future__ import annotations
 
 import argparse
-import copy
 import datetime
 import importlib
 import json
 import math
 import platform
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,10 @@ from export import random_selection
 from torch import Tensor, nn
 
 import upscale
+from upscale.capture import Example
 from upscale.lab.zero_copy import wrong_numbers_zero_copy
-from upscale.targets.racing import race, scripted
+from upscale.targets.racing import race_models
+from upscale.targets.runtime import target_like
 from upscale.zoo import torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,11 +121,9 @@ def choose(model: nn.Module, example: Tensor, choice: str, amount: float) -> ups
     )
 
 
-def frozen(model: nn.Module, example: Tensor) -> nn.Module:
-    """A model traced and frozen by TorchScript, in the example's format."""
-    memory = torch.channels_last if not example.is_contiguous() else torch.contiguous_format
-    made: nn.Module = scripted(copy.deepcopy(model).to(memory_format=memory), (example,))
-    return made
+def scripted_like(example: Tensor) -> upscale.Target:
+    """TorchScript, with the example's batch and memory format."""
+    return replace(target_like(Example.of(example)), runtime="torchscript")
 
 
 def measure(cell: Cell, model: nn.Module, runs: int) -> Record:
@@ -142,8 +141,7 @@ def measure(cell: Cell, model: nn.Module, runs: int) -> Record:
         "zero_copy": wrong_numbers_zero_copy(model, narrow),
         "gather": upscale.export(model, baseline),
     }
-    ready = {name: frozen(own, example) for name, own in contestants.items()}
-    taken = race({name: lambda own=own: own(example) for name, own in ready.items()}, runs=runs)
+    taken = race_models(contestants, example, scripted_like(example), runs=runs)
     left, whole = (sum(p.numel() for p in m.parameters()) for m in (exported, model))
     return Record(
         cell,

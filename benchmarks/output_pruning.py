@@ -20,11 +20,11 @@ import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 
 import torch
+from latency import scripted_like
 from torch import Tensor, nn
 
 import upscale
@@ -32,7 +32,7 @@ from upscale.lab.zero_copy import wrong_numbers_zero_copy
 from upscale.planning import Plan
 from upscale.selection.importance import Random
 from upscale.subject.layers import column_axis, layers, weight_of
-from upscale.targets.racing import race, scripted
+from upscale.targets.racing import race_models
 from upscale.zoo import torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,15 +117,14 @@ def rows_of(name: str, share: float, arguments: argparse.Namespace) -> Iterator[
         plan = upscale.plan(model, given, selection)
         infill = upscale.plan(model, given, selection, order="none", sums="infill")
         masked, removed = removed_share(selection, model, plan)
-        calls = {
-            "unpruned": scripted(model, (given,)),
-            "export": scripted(upscale.export(model, plan), (given,)),
-            "infill": scripted(upscale.export(model, infill), (given,)),
-            "zero_copy": scripted(wrong_numbers_zero_copy(model, plan), (given,)),
+        models = {
+            "unpruned": model,
+            "export": upscale.export(model, plan),
+            "infill": upscale.export(model, infill),
+            "zero_copy": wrong_numbers_zero_copy(model, plan),
         }
-        check_close(calls["export"](given), calls["infill"](given), f"{name}, {title}")
-        contestants = {way: partial(call, given) for way, call in calls.items()}
-        taken = race(contestants, runs=arguments.runs)
+        check_close(models["export"], models["infill"], given, f"{name}, {title}")
+        taken = race_models(models, given, scripted_like(given), runs=arguments.runs)
         yield Row(
             model=name,
             share=share,
@@ -139,8 +138,9 @@ def rows_of(name: str, share: float, arguments: argparse.Namespace) -> Iterator[
 
 
 @torch.inference_mode()
-def check_close(one: Tensor, other: Tensor, where: str) -> None:
+def check_close(export: nn.Module, infill: nn.Module, given: Tensor, where: str) -> None:
     """Raise unless two exports of one selection compute the same."""
+    one, other = export(given), infill(given)
     error = float((one - other).abs().max() / other.abs().max())
     if not error <= CLOSE:
         raise SystemExit(f"{where}: the exports differ by {error:.1e}")

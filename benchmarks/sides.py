@@ -15,17 +15,16 @@ import importlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import accuracy
 import torch
 from cifar import trained
-from latency import FORMATS, frozen, mean
+from latency import FORMATS, mean, scripted_like
 
 import upscale
-from upscale.targets.racing import race
+from upscale.targets.racing import race_models
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "benchmarks" / "results" / "sides.json"
@@ -76,9 +75,8 @@ def rows(depths: Sequence[int], shares: Sequence[float], data: Path, runs: int) 
                 }
                 models = {"unpruned": model}
                 models |= {side: upscale.export(model, plan) for side, plan in plans.items()}
-                ready = {side: frozen(own, example) for side, own in models.items()}
-                calls = {side: partial(own, example) for side, own in ready.items()}
-                taken = {side: own.median_ms for side, own in race(calls, runs=runs).items()}
+                raced = race_models(models, example, scripted_like(example), runs=runs)
+                taken = {side: own.median_ms for side, own in raced.items()}
                 top1 = {}
                 for side in SIDES:
                     cell = accuracy.Cell(name, IMPORTANCE, side, "none", share, IMAGES)

@@ -36,8 +36,8 @@ from paper.nets import images_of, nets
 from paper.single_branch import single_branch_layers
 from paper.tradeoff import parts
 from paper.train_subjects import top1
-from upscale.pruning.prune import race_models
 from upscale.sweep import Cell, Grid, Metric, Trial
+from upscale.targets.racing import race_models
 
 MODELS = ("resnet56", "densenet")
 AMOUNTS = (0.05, 0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50)

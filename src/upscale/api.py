@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from upscale import masking
 from upscale.capture import Example
 from upscale.errors import PlanError
 from upscale.pipeline import export_for, plan_for, rewritten
-from upscale.planning import Plan, Pricing, Way
+from upscale.planning import Plan, Way
 from upscale.planning.origins import origin_of
 from upscale.rewrite.doubting import check_says, check_sizes, doubted
 from upscale.rewrite.matching import captured_for, check_masks
@@ -27,8 +26,8 @@ from upscale.subject.accepting import checked, with_numbers
 from upscale.subject.ordinary import ordinary_tensors
 from upscale.subject.settling import settled
 from upscale.subjects import Subject
-from upscale.targets.calibration import costs_of
-from upscale.targets.target import ITEM_BYTES, Target
+from upscale.targets.calibration import pricing_for
+from upscale.targets.target import Target
 
 
 @ordinary_tensors()
@@ -224,30 +223,6 @@ def masked_by(
         behind = selection.side == "output" and selection.after == "norm"
         masked = masking.mask(masked, selection, norms() if behind else {})
     return masked
-
-
-def pricing_for(example: Example, target: Target | None) -> Pricing:
-    """What to reckon with on a target; the example's own, if none is given."""
-    like = target_like(example)
-    target = target or like
-    return Pricing(target, costs_of(target), target.batch / like.batch)
-
-
-def target_like(example: Example) -> Target:
-    """The target that an example speaks of: its batch, memory format and dtype."""
-    first = next((x for x in example.tensors if x.is_floating_point()), None)
-    if first is None:
-        return Target(threads=torch.get_num_threads())
-    last = first.dim() == 4 and not first.is_contiguous()
-    last = last and first.is_contiguous(memory_format=torch.channels_last)
-    dtype = str(first.dtype).removeprefix("torch.")
-    return Target(
-        device=first.device.type,
-        memory_format="channels_last" if last else "contiguous",
-        batch=max(1, first.shape[0]) if first.dim() else 1,
-        threads=torch.get_num_threads(),
-        dtype=dtype if dtype in ITEM_BYTES else "float32",
-    )
 
 
 __all__ = ["Selection", "export", "mask", "plan", "select"]

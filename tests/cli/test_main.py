@@ -52,7 +52,7 @@ def test_what_prune_wrote_can_be_inspected_and_raced(
         times = {"unpruned": 2.0, "pruned": ratio * 2.0}
         return {n: Measurement(times[n], 0, 0, 1, 0, 1, 0, "") for n in contestants}
 
-    monkeypatch.setattr("upscale.pruning.prune.race", told)
+    monkeypatch.setattr("upscale.targets.racing.race", told)
     for ratio, status in ((0.5, 0), (1.5, 3)):
         assert main(["bench", *DIGITS, "--against", out, "--json"]) == status
         assert json.loads(capsys.readouterr().out)["ratio"] == ratio

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.nets import StandardisedConv2d, conv
+from trials.nets import StandardisedConv2d, conv
 from upscale import masking, oracle
 from upscale.capture import Example
 

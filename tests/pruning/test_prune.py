@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import gc
-import os
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +14,9 @@ import upscale
 from trials.comparing import relative_error
 from trials.lively import calm
 from trials.nets import NETS, TRACED
-from upscale.pruning import prune as pruning
 from upscale.pruning.fuse import fuse
-from upscale.targets.racing import Measurement, peak_bytes, race, scripted
+from upscale.targets import racing
+from upscale.targets.racing import Measurement
 
 
 def small() -> nn.Module:
@@ -45,7 +42,7 @@ def pretend(ratios: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> list[l
         assert len({output.shape for output in outputs}) == 1
         return {n: Measurement(ratios[n], 0, 0, 1, 0, 1, 0, "") for n in contestants}
 
-    monkeypatch.setattr(pruning, "race", told)
+    monkeypatch.setattr(racing, "race", told)
     return seen
 
 
@@ -65,23 +62,6 @@ def test_pruning_that_does_not_pay_is_said_so(monkeypatch: pytest.MonkeyPatch) -
     selection = upscale.select(model, IMAGE, amount=0.5)
     masked = upscale.mask(model, selection)
     assert relative_error(pruned, masked, IMAGE) <= 1e-10
-
-
-def test_races_are_run_as_the_target_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def told(contestants: dict[str, Any], **options: Any) -> dict[str, Measurement]:
-        for call in contestants.values():
-            (x,) = call.args
-            seen.append((len(x), x.is_contiguous(memory_format=torch.channels_last)))
-            assert isinstance(call.func, torch.jit.ScriptModule)
-        return {n: Measurement(1.0 + (n == "unpruned"), 0, 0, 1, 0, 1, 0, "") for n in contestants}
-
-    monkeypatch.setattr(pruning, "race", told)
-    target = upscale.Target(runtime="torchscript", memory_format="channels_last", batch=3)
-    upscale.prune(small(), IMAGE, amount=0.5, measure=True, target=target)
-    assert len(seen) >= 3
-    assert set(seen) == {(3, True)}
 
 
 class Residual(nn.Module):
@@ -114,7 +94,7 @@ def test_a_latency_is_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
         times = {"unpruned": 16.0, "pruned": float(width)}
         return {n: Measurement(times[n], 0, 0, 1, 0, 1, 0, "") for n in contestants}
 
-    monkeypatch.setattr(pruning, "race", taken)
+    monkeypatch.setattr(racing, "race", taken)
     pruned = upscale.prune(small(), IMAGE, amount=upscale.Latency(0.75), progress=told.append)
     assert pruned.get_submodule("0").out_channels == 12
     assert told
@@ -132,20 +112,6 @@ def test_a_latency_is_for_prune_alone() -> None:
         upscale.select(small(), IMAGE, amount=upscale.Latency(0.5))  # type: ignore[arg-type]
     with pytest.raises(upscale.SelectionError, match="between 0 and 1"):
         upscale.Latency(1.5)
-
-
-def test_a_real_race_ranks_more_work_behind_less() -> None:
-    x = torch.randn(400, 400)
-    taken = race({"little": lambda: x @ x, "much": lambda: x @ x @ x @ x @ x @ x}, runs=9)
-    assert taken["little"].median_ms < taken["much"].median_ms
-    assert taken["much"].low_ms <= taken["much"].median_ms <= taken["much"].high_ms
-
-
-def test_peak_memory_counts_what_is_held_at_once() -> None:
-    x = torch.ones(1000)
-    assert peak_bytes(lambda: x.add(1).add(1).add(1)) == 8000
-    assert peak_bytes(lambda: x.view(10, 100)) == 0
-    assert peak_bytes(lambda: torch.cat([x + 1, x + 2])) == 16000
 
 
 def test_fused_exports_have_no_norms_left_and_compute_the_same() -> None:
@@ -174,29 +140,3 @@ def test_fusing_keeps_what_a_model_computes(name: str) -> None:
 def test_only_a_model_in_evaluation_mode_is_fused() -> None:
     with pytest.raises(upscale.PlanError, match="evaluation mode"):
         upscale.prune(small().train(), IMAGE, amount=0.3, verify=False, fuse=True)
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
-def test_what_a_race_traced_is_let_go() -> None:
-    model = nn.Sequential(nn.Conv2d(64, 512, 7), nn.BatchNorm2d(512)).eval()  # 6.4 MB
-    x = torch.randn(1, 64, 8, 8)
-
-    def held() -> int:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-
-    scripted(model, (x,))
-    before = held()
-    for _ in range(30):
-        scripted(model, (x,))(x)
-    gc.collect()
-    assert held() - before < 10 * 6_400_000
-
-
-def test_a_scripted_model_keeps_its_format_and_its_numbers() -> None:
-    model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
-    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    x = torch.randn(2, 8, 9, 9).contiguous(memory_format=torch.channels_last)
-    found = scripted(model, (x,))(x)
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(found, model(x))

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
-from tests.masks import calm, random_selection
-from tests.nets import NETS, TRACED, Residual, StandardisedConv2d, conv, image
-from tests.oracle import relative_error
-from tests.strategies import ANOTHER_SIZE, SIZE, Network, build, networks
+from trials.comparing import relative_error
+from trials.lively import calm
+from trials.masks import random_selection
+from trials.nets import NETS, TRACED, Residual, StandardisedConv2d, conv, image
+from trials.networks import ANOTHER_SIZE, SIZE, Network, build, networks
 from upscale import Selection, oracle
 from upscale.capture import Example
 

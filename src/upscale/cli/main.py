@@ -28,10 +28,11 @@ from upscale.cli.sweeping import sweep
 from upscale.deploy import to_exported, to_onnx, to_torchscript
 from upscale.errors import ExampleError, SlowerWarning
 from upscale.lab.sources import SourceError, find_model
-from upscale.pruning.prune import prune, race_models
+from upscale.pruning.prune import prune
 from upscale.pruning.survey import survey
 from upscale.store import load, save
 from upscale.targets.calibration import cache_path, calibrate
+from upscale.targets.racing import race_models
 from upscale.tools.interrupts import end_interrupted, interruptible
 
 
@@ -156,9 +157,9 @@ def _bench(arguments: argparse.Namespace) -> int:
 def _calibrate(arguments: argparse.Namespace) -> int:
     with Progress(1, quiet=arguments.quiet) as progress:
         progress.step("measuring")
-        costs = calibrate(target_of(arguments))
-    lines = [f"{name}: {value}" for name, value in asdict(costs).items()]
-    return _show(arguments, asdict(costs), [*lines, f"Kept in {cache_path()}"])
+        prices = asdict(calibrate(target_of(arguments)))
+    lines = [f"{name}: {value}" for name, value in prices.items()]
+    return _show(arguments, prices, [*lines, f"Kept in {cache_path()}"])
 
 
 def _model(arguments: argparse.Namespace) -> nn.Module:

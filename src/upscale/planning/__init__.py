@@ -2,7 +2,6 @@
 
 from upscale.planning.edges import Edge, Piece, SizesRead, Spread
 from upscale.planning.plan import Plan
-from upscale.planning.pricing import Pricing
 from upscale.planning.search import Way, make_plan
 
-__all__ = ["Edge", "Piece", "Plan", "Pricing", "SizesRead", "Spread", "Way", "make_plan"]
+__all__ = ["Edge", "Piece", "Plan", "SizesRead", "Spread", "Way", "make_plan"]

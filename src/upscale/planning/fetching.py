@@ -12,21 +12,18 @@ from upscale.channels import Positions
 from upscale.flow.relations import GRID, Grid, Line
 from upscale.planning.edges import Edge, Piece, SizesRead, Spread
 from upscale.planning.laying import Draft, Join, Laid
-from upscale.planning.pricing import Part, Pricing, Rates
 from upscale.planning.stretches import runs
-
-# Beyond so many stretches of zeros between a value's channels both are gathered.
-MOST_ZEROS = 8
+from upscale.targets.prices import MOST_ZEROS
+from upscale.targets.pricing import Fetched, FetchWork, Pricing, Work
 
 
 class Fetching:
-    """Makes edges, and counts in `price` what they cost, in nanoseconds."""
+    """Makes edges, and adds to `work` what they have to fetch."""
 
-    def __init__(self, draft: Draft, laid: Laid, pricing: Pricing) -> None:
+    def __init__(self, draft: Draft, laid: Laid, pricing: Pricing, work: list[Work]) -> None:
         self._flow, self._live, self._layouts = draft.flow, draft.live.lines, laid.layouts
         self._in_order, self._pricing = draft.order == "none", pricing
-        self._rates: dict[Line, Rates] = {}
-        self.price = 0.0
+        self._work = work
 
     def read(self, node: str, line: Line, wanted: Positions) -> Edge:
         """How a node reads wanted positions of a line."""
@@ -58,10 +55,10 @@ class Fetching:
             places = np.full(len(mine), -1)
             places[mine] = self._layouts.place(filled[0], found.position[mine])
             only = self._part(filled[0], len(places), len(breaks))
-            self.price += self._pricing.fetch([only], joined=False)
+            self._work.append(FetchWork((only,), joined=False))
             return [self._gathered(filled[0], places)]
         pieces: list[Piece] = []
-        parts: list[Part] = []
+        parts: list[Fetched] = []
         for part in np.split(np.arange(len(found.root)), breaks):
             root = found.roots[int(found.root[part[0]])]
             if root is None:
@@ -72,7 +69,7 @@ class Fetching:
                 parts.append(self._part(root, len(places), len(stretches)))
                 pieces += self._taken(root, places, stretches, parts[-1], joined=joined)
         if parts:
-            self.price += self._pricing.fetch(parts, joined=joined)
+            self._work.append(FetchWork(tuple(parts), joined))
         return pieces
 
     def _taken(
@@ -80,27 +77,22 @@ class Fetching:
         root: Line,
         places: Positions,
         stretches: list[tuple[int, int]],
-        part: Part,
+        part: Fetched,
         *,
         joined: bool,
     ) -> list[Piece]:
         """Channels of one tensor: a slice for each stretch, or one gather."""
-        if self._in_order:
-            gathers = len(stretches) > 1
-        else:
-            gathers = self._pricing.pays_to_gather(part, joined=joined)
-        if gathers:
+        if len(stretches) > 1 and (
+            self._in_order or self._pricing.pays_to_gather(self._flow, part, joined=joined)
+        ):
             return [self._gathered(root, places)]
         size = len(self._layouts.of(root))
         return [
             Piece(root.value, start, length, whole=length == size) for start, length in stretches
         ]
 
-    def _part(self, root: Line, channels: int, stretches: int) -> Part:
-        if root not in self._rates:
-            self._rates[root] = self._pricing.rates(self._flow, root)
-        whole = channels == len(self._layouts.of(root))
-        return Part(self._rates[root], channels, stretches, whole)
+    def _part(self, root: Line, channels: int, stretches: int) -> Fetched:
+        return Fetched(root, channels, stretches, whole=channels == len(self._layouts.of(root)))
 
     def _gathered(self, root: Line, places: Positions) -> Piece:
         by_rows = not self._in_order and self._pricing.gathers_rows(self._flow, root)

@@ -23,16 +23,15 @@ from upscale.planning.finishing import finished, measured
 from upscale.planning.laying import Draft
 from upscale.planning.orders import order_classes, windows_read
 from upscale.planning.plan import Plan
-from upscale.planning.pricing import WORTH_IT, Pricing
 from upscale.planning.widening import widen
 from upscale.planning.writer import Written, write
-from upscale.targets.target import BUILT_IN, Target
+from upscale.targets.prices import BUILT_IN, WORTH_IT, WORTH_PLANNING
+from upscale.targets.pricing import Pricing
+from upscale.targets.target import Target
 
 ORDERS = ("optimal", "mrap", "none")
 SUMS = ("split", "infill", "whole")
 ANYWHERE = Pricing(Target(), BUILT_IN)
-# The part of a plan's time that has to be saved for another plan to be tried.
-WORTH_PLANNING = 0.002
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness
 from upscale.flow.relations import Line, Pass, Reduce
 from upscale.planning.layouts import Layouts
-from upscale.planning.pricing import WORTH_IT, Part, Pricing
+from upscale.targets.prices import WORTH_IT
+from upscale.targets.pricing import Fetched, Pricing
 
 # How much wider than what it keeps a layer may become: a pruned model should be smaller as well.
 MOST_WIDENED = 1.5
@@ -115,7 +116,7 @@ def _cheapest(
             place[mine] = layouts.place(root, found.position[mine])
             gap[mine] = _gaps(place[mine], np.sort(place[mine & wanted]))
     order = np.lexsort((place, found.root))
-    rates = [None if root is None else pricing.rates(flow, root) for root in found.roots]
+    rates = pricing.rates(flow, (root for root in found.roots if root is not None))
     rows = int(live.lines[read.relation.out].sum())
     held = [0 if root is None else len(layouts.of(root)) for root in found.roots]
     joined = layouts.joins(read.line)
@@ -135,13 +136,15 @@ def _cheapest(
         channels = np.bincount(root, minlength=count).tolist()
         stretches = np.bincount(root[starts], minlength=count).tolist()
         parts = [
-            Part(own, number, 1 if together else runs, whole=together or number == all_of_it)
-            for own, number, runs, all_of_it in zip(rates, channels, stretches, held, strict=True)
-            if own is not None and number
+            Fetched(root, number, 1 if together else runs, whole=together or number == all_of_it)
+            for root, number, runs, all_of_it in zip(
+                found.roots, channels, stretches, held, strict=True
+            )
+            if root is not None and number
         ]
         if len(parts) == 1 and not joined and parts[0].whole:
             return 0.0
-        return pricing.fetch(parts, joined=joined)
+        return pricing.fetch(rates, parts, joined=joined)
 
     def price(columns: Positions) -> float:
         return fetched(columns) + compute(len(columns))

@@ -16,7 +16,7 @@ from upscale.planning.fetching import Fetching
 from upscale.planning.laying import Draft, Laid, Wanted, lay_out
 from upscale.planning.layouts import Layouts
 from upscale.planning.plan import GraphChanges
-from upscale.planning.pricing import Pricing
+from upscale.targets.pricing import LayerWork, PassWork, Pricing, Work
 
 Cuts = dict[str, dict[int, Positions]]
 
@@ -41,14 +41,15 @@ def write(draft: Draft, pricing: Pricing) -> Written:
     writer = _Writer(draft, laid, pricing)
     for step in draft.flow.steps:
         writer.visit(step)
-    return Written(draft, writer.changes(), writer.cuts, laid.layouts, writer.price)
+    price = pricing.price(draft.flow, writer.work)
+    return Written(draft, writer.changes(), writer.cuts, laid.layouts, price)
 
 
 class _Writer:
     def __init__(self, draft: Draft, laid: Laid, pricing: Pricing) -> None:
         self._draft, self._laid, self._flow = draft, laid, draft.flow
-        self._fetching = Fetching(draft, laid, pricing)
-        self._pricing, self._work = pricing, 0.0
+        self.work: list[Work] = []
+        self._fetching = Fetching(draft, laid, pricing, self.work)
         self._layers: dict[str, list[Reduce]] = defaultdict(list)
         self._passes: dict[str, list[Pass]] = defaultdict(list)
         for step, layer in draft.flow.layers:
@@ -62,11 +63,6 @@ class _Writer:
         self._sizes: dict[str, dict[int, int]] = defaultdict(dict)
         self._widths: dict[str, int] = {}
         self._gone: set[str] = set()
-
-    @property
-    def price(self) -> float:
-        """What fetching and computing should take."""
-        return self._work + self._fetching.price
 
     def changes(self) -> GraphChanges:
         """What happens to the graph."""
@@ -92,23 +88,21 @@ class _Writer:
                 self._asked |= {value: self._fetching.asked(value) for value in step.reads}
             else:
                 self._fetch(step)
-            self._work += self._work_of(step)
+            self._compute(step)
             for line in step.resize:
                 self._sizes[step.node][line.axis] = len(self._laid.layouts.of(line))
 
-    def _work_of(self, step: Step) -> float:
-        """What computing a step should take; a module that works on each channel is fitted."""
-        work = 0.0
+    def _compute(self, step: Step) -> None:
+        """Note what a step computes; a module that works on each channel is fitted."""
         for layer in self._layers[step.node]:
             columns = len(self._draft.read[layer.layer])
             rows = len(self._laid.layouts.of(layer.out))
-            work += self._pricing.layer(self._flow, layer, columns, rows)
+            self.work.append(LayerWork(layer, columns, rows))
         for relation in self._passes[step.node]:
             width = len(self._laid.layouts.of(relation.out))
-            work += self._pricing.passing(self._flow, relation.out, width)
+            self.work.append(PassWork(relation.out, width))
             if step.module:
                 self._widths[step.node] = width
-        return work
 
     def _fetch(self, step: Step) -> None:
         """Make an edge of every read that is not of a whole tensor, and cut parameters."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from upscale import masking, oracle
-from upscale.api import export, masked_by, pricing_for, target_like
-from upscale.capture import Example
+from upscale.api import export, masked_by
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
 from upscale.pipeline import plan_for
 from upscale.planning import Plan, Way
@@ -25,7 +23,8 @@ from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject.ordinary import ordinary_tensors
 from upscale.subjects import Subject
-from upscale.targets.racing import Measurement, computing_on, race, scripted
+from upscale.targets.calibration import pricing_for
+from upscale.targets.racing import race_models
 from upscale.targets.target import Target
 from upscale.verify import verify as verify_exported
 
@@ -234,34 +233,3 @@ def _share_for(job: _Job, asked: Latency, options: Options, tell: Progress) -> A
             stacklevel=3,
         )
     return Amount(high if best is None else best)
-
-
-def race_models(
-    models: Mapping[str, nn.Module],
-    example: Any,
-    target: Target,
-    *,
-    runs: int = 20,
-    peak: Callable[[Callable[[], object]], int] | None = None,
-) -> dict[str, Measurement]:
-    """Time models as a target would run them, turn by turn."""
-    given = Example.of(example).copied()
-    last = target.memory_format == "channels_last"
-    times = max(1, round(target.batch / target_like(given).batch))
-
-    def laid_out(x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x
-        x = torch.cat([x] * times) if times > 1 and x.dim() else x
-        return x.contiguous(memory_format=torch.channels_last) if last and x.dim() == 4 else x
-
-    given = given.map(laid_out)
-    with computing_on(target.threads):
-        contestants: dict[str, Callable[[], object]] = {}
-        for name, model in models.items():
-            own: Any = copy.deepcopy(model)
-            own = own.to(memory_format=torch.channels_last) if last else own
-            if target.runtime == "torchscript":
-                own = scripted(own, given.args)
-            contestants[name] = partial(own, *given.args, **given.kwargs)
-        return race(contestants, runs=runs, peak=peak)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from upscale.api import pricing_for
 from upscale.capture import Captured
 from upscale.errors import AmountWarning
 from upscale.flow.channel_flow import ChannelFlow, Frozen
@@ -25,6 +24,7 @@ from upscale.selection.select import select_channels
 from upscale.subject.layers import columns, layers, weight_of
 from upscale.subject.ordinary import ordinary_tensors
 from upscale.subjects import Subject
+from upscale.targets.calibration import pricing_for
 from upscale.targets.target import Target
 from upscale.tools.quiet import unwarned
 

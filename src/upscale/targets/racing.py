@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import json
-import os
 import platform
 import random
-import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, median, quantiles, stdev
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
-from upscale.tools.quiet import unwarned
+from upscale.capture import Example
+from upscale.targets.memory import peak_bytes
+from upscale.targets.runtime import example_for, runtime_of
+from upscale.targets.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +51,15 @@ def race(
     *,
     runs: int = 20,
     warm_up: int = 3,
-    peak: Callable[[Callable[[], object]], int] | None = None,
+    peak: Callable[[Callable[[], object]], int] = peak_bytes,
+    version: str = f"torch {torch.__version__}",
 ) -> dict[str, Measurement]:
     """Time every contestant once in each of the runs, each time in another order.
 
     Orders are drawn, always the same: if one came after the same other every time, it would find
     the processor's caches as that one leaves them.
 
-    `peak` measures memory, with `peak_bytes` if not said.
+    `peak` measures memory; `version` is that of what runs them.
 
     >>> sorted(race({"a": lambda: None, "b": lambda: None}, runs=2))
     ['a', 'b']
@@ -81,24 +76,39 @@ def race(
                 start = time.perf_counter()
                 contestants[name]()
                 taken[name].append(1000 * (time.perf_counter() - start))
-        peaks = {name: (peak or peak_bytes)(contestants[name]) for name in names}
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
-    found = {}
-    for name, own in taken.items():
-        low, _, high = quantiles(own, n=4, method="inclusive") if len(own) > 1 else own * 3
-        found[name] = Measurement(
-            median_ms=median(own),
+        peaks = {name: peak(contestants[name]) for name in names}
+    measured = {}
+    for name, times in taken.items():
+        low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
+        measured[name] = Measurement(
+            median_ms=median(times),
             low_ms=low,
             high_ms=high,
             runs=runs,
             warm_up=warm_up,
             threads=torch.get_num_threads(),
             peak_bytes=peaks[name],
-            versions=versions,
-            mean_ms=fmean(own),
-            deviation_ms=stdev(own) if len(own) > 1 else None,
+            versions=f"{version}, Python {platform.python_version()}",
+            mean_ms=fmean(times),
+            deviation_ms=stdev(times) if len(times) > 1 else None,
         )
-    return found
+    return measured
+
+
+def race_models(
+    models: Mapping[str, nn.Module],
+    example: Any,
+    target: Target,
+    *,
+    runs: int = 20,
+    peak: Callable[[Callable[[], object]], int] = peak_bytes,
+) -> dict[str, Measurement]:
+    """Time models as a target would run them, turn by turn."""
+    runtime, suited = runtime_of(target), example_for(target, Example.of(example))
+    runtime.check_installed()
+    with computing_on(target.threads):
+        ready = {name: runtime.prepare(own, suited, target) for name, own in models.items()}
+        return race(ready, runs=runs, peak=peak, version=runtime.version())
 
 
 _computing = threading.RLock()
@@ -118,87 +128,3 @@ def computing_on(threads: int) -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(before)
-
-
-def peak_bytes(call: Callable[[], object]) -> int:
-    """The most memory that the tensors which a call makes hold at once.
-
-    What TorchScript runs is not seen; `profiled_peak_bytes` sees it.
-
-    >>> peak_bytes(lambda: torch.ones(1000) + 1)
-    8000
-    """
-    memory = _Memory()
-    with memory:
-        call()
-    return memory.most
-
-
-def scripted(model: nn.Module, args: tuple[Any, ...]) -> Any:
-    """A model as TorchScript runs it: traced on its arguments, and frozen.
-
-    It is written and read before it is frozen: torch keeps for good what was traced, and would
-    keep the weights of what is frozen from that, but lets go of what was read.
-    """
-    held = io.BytesIO()
-    with torch.inference_mode(), unwarned():  # of tracing and of the format's age
-        traced = torch.jit.trace(model.eval(), args, strict=False, check_trace=False)
-        torch.jit.save(traced, held)
-        held.seek(0)
-        return torch.jit.freeze(torch.jit.load(held))
-
-
-def profiled_peak_bytes(call: Callable[[], object]) -> int:
-    """The same by PyTorch's profiler: all that is allocated, workspaces of operations included.
-
-    >>> profiled_peak_bytes(lambda: torch.ones(1000)) >= 4000
-    True
-    """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it tells on stderr of every start and stop
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            call()
-        profiler.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    changes = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e.get("name") == "[memory]")
-    held = most = 0
-    for _, size in changes:
-        held += size
-        most = max(most, held)
-    return most
-
-
-class _Memory(TorchDispatchMode):
-    """Watches tensors come and go."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's
-        self.held: int = 0
-        self.most: int = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        given = {_address(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
-        result = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and _address(tensor) not in given | self._known:
-                self._meet(tensor.untyped_storage())
-        return result
-
-    def _meet(self, storage: torch.UntypedStorage) -> None:
-        size, address = storage.nbytes(), storage.data_ptr()
-        self._known.add(address)
-        self.held += size
-        self.most = max(self.most, self.held)
-        weakref.finalize(storage, self._leave, size, address)
-
-    def _leave(self, size: int, address: int) -> None:
-        self.held -= size
-        self._known.discard(address)
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

@@ -5,22 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from upscale.errors import UpscaleError
 from upscale.selection.options import OPTIONS
+from upscale.targets.target import FORMATS, RUNTIMES
 
 SHAPE = "1,3,224,224"
 METRICS = ("accuracy", "latency", "parameters", "macs", "copies", "memory", "race")
 # The options of `select` that a cell can set.
 SELECTING = ("importance", "scope", "side", "constraint", "segments", "slack")
-CHOICES = {
+CHOICES: Mapping[str, Collection[str]] = {
     "of": ("channels", "parameters", "macs"),
     "method": ("optimal", "mrap", "none", "zero-copy"),
-    "runtime": ("torch", "torchscript"),
-    "memory_format": ("contiguous", "channels_last"),
+    "runtime": RUNTIMES,
+    "memory_format": FORMATS,
 }
 # Settings that make no difference to a metric: cells that differ in nothing else are one cell.
 INDIFFERENT = {
@@ -79,7 +80,7 @@ class Cell:
         for name in ("weights", "data", "sample"):
             _check(name, getattr(self, name), lambda v: v is None or _is_text(v), "a path")
         for name, known in CHOICES.items():
-            _check(name, getattr(self, name), lambda v, k=known: v in k, _one_of(known))
+            _check(name, getattr(self, name), lambda v, k=known: v in tuple(k), _one_of(known))
         for name in SELECTING:
             if wrong := OPTIONS[name].complaint(name, getattr(self, name)):
                 raise GridError(wrong)
@@ -147,7 +148,7 @@ def _check(name: str, value: Any, fits: Any, told: str) -> None:
         raise GridError(f"{name} is {value!r}; it must be {told}")
 
 
-def _one_of(known: tuple[str, ...]) -> str:
+def _one_of(known: Collection[str]) -> str:
     return f"one of {', '.join(known)}"
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,12 +17,10 @@ from trials.nets import NETS, TRACED
 from upscale.capture import Example
 from upscale.rewrite.gather import Gather
 from upscale.subject.layers import layers
-from upscale.targets import calibration
-from upscale.targets.calibration import cache_path, calibrate, costs_of
-from upscale.targets.target import BUILT_IN, CopyCosts, Costs, Target
+from upscale.targets.prices import BUILT_IN, CopyPrices, Prices
 
 # Whatever avoids a copy, or a width that is no multiple of eight, pays at these prices.
-DEAR = CopyCosts(gather_byte=1e6, run_byte=1e6, run_row=1e6, slice_byte=0.0, join_byte=1e6)
+DEAR = CopyPrices(gather_byte=1e6, run_byte=1e6, run_row=1e6, slice_byte=0.0, join_byte=1e6)
 COPIES_ARE_DEAR = replace(BUILT_IN, outer=DEAR, inner=DEAR)
 TAILS_ARE_DEAR = replace(COPIES_ARE_DEAR, mac=1e5, tail=8.0)
 ARITHMETIC_IS_DEAR = replace(BUILT_IN, mac=1e6)
@@ -59,9 +55,9 @@ class PreActivated(nn.Module):
         return [reader(torch.relu(norm(x))) for norm, reader in pairs]
 
 
-def at(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let plans reckon with given costs."""
-    monkeypatch.setattr("upscale.api.costs_of", lambda target: costs)
+def at(prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let plans reckon with given prices."""
+    monkeypatch.setattr("upscale.targets.calibration.prices_of", lambda target: prices)
 
 
 def error_of(model: nn.Module, example: Tensor, **options: Any) -> float:
@@ -82,7 +78,7 @@ def runs(model: nn.Module, example: Example) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("costs", "memory"),
+    ("prices", "memory"),
     [
         (COPIES_ARE_DEAR, torch.contiguous_format),
         (TAILS_ARE_DEAR, torch.channels_last),
@@ -92,9 +88,9 @@ def runs(model: nn.Module, example: Example) -> bool:
 )
 @pytest.mark.parametrize("name", TRACED)
 def test_plans_at_any_prices_are_exact(
-    name: str, memory: torch.memory_format, costs: Costs, monkeypatch: pytest.MonkeyPatch
+    name: str, memory: torch.memory_format, prices: Prices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at(costs, monkeypatch)
+    at(prices, monkeypatch)
     make, example = NETS[name]
 
     def laid_out(x: Any) -> Any:
@@ -129,7 +125,8 @@ def test_copies_behind_which_norms_stand_are_widened_too(monkeypatch: pytest.Mon
     narrow = upscale.plan(model, example, selection, widen=False)
     at(PIECES_ARE_DEAR, monkeypatch)
     wide = upscale.plan(model, example, selection)
-    assert sum(len(e.pieces) for e in wide.edges) < sum(len(e.pieces) for e in narrow.edges)
+    pieces = [sum(len(edge.pieces) for edge in plan.graph.edges) for plan in (wide, narrow)]
+    assert pieces[0] < pieces[1]
 
 
 class Joined(nn.Module):
@@ -195,7 +192,7 @@ def test_small_savings_are_not_worth_a_wider_layer() -> None:
     model, example = calm(Streams()), torch.randn(1, 3, 8, 8)
     selection = random_selection(model, 0.4, seed=0, empty=False)
     plans = [upscale.plan(model, example, selection, widen=widen) for widen in (True, False)]
-    assert plans[0].cuts == plans[1].cuts
+    assert plans[0].weights.cuts == plans[1].weights.cuts
 
 
 def test_channels_that_lie_side_by_side_are_gathered_as_rows() -> None:
@@ -206,72 +203,3 @@ def test_channels_that_lie_side_by_side_are_gathered_as_rows() -> None:
         exported = upscale.export(model, plan)
         assert {m.rows for m in exported.modules() if isinstance(m, Gather)} == {rows}
         assert error_of(model, given, widen=False) <= 1e-10
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("shape", [(2, 6), (2, 5, 6), (2, 6, 4, 3), (2, 6, 2, 3, 2), (0, 5, 6)])
-def test_both_forms_of_a_gather_give_the_same(shape: tuple[int, ...]) -> None:
-    x, axis = torch.randn(shape), shape.index(6)
-    plain, rows = (Gather(axis, (4, 1, 2), x.device, rows=rows) for rows in (False, True))
-    assert torch.equal(plain(x), rows(x))
-    assert torch.equal(torch.jit.script(rows)(x), plain(x))
-
-
-def test_the_default_target_is_what_the_example_is_like() -> None:
-    from upscale.api import target_like
-
-    x = torch.randn(4, 3, 8, 8, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
-    found = target_like(Example.of(x))
-    assert (found.memory_format, found.batch, found.dtype) == ("channels_last", 4, "float64")
-    assert target_like(Example.of(torch.randn(2, 3))).memory_format == "contiguous"
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"runtime": "abacus"}, "abacus"),
-        ({"memory_format": "NHWC"}, "channels_last"),
-        ({"batch": 0}, "batch is 0"),
-        ({"threads": True}, "threads is True"),
-        ({"dtype": "int8"}, "int8"),
-    ],
-)
-def test_a_target_that_is_none_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(upscale.TargetError, match=said):
-        Target(**options)
-
-
-def test_costs_survive_as_json() -> None:
-    assert Costs.from_json(json.loads(json.dumps(asdict(BUILT_IN)))) == BUILT_IN
-
-
-@pytest.mark.parametrize("broken", [{}, {"outer": 1}, {**asdict(BUILT_IN), "mac": -1.0}])
-def test_costs_that_are_none_are_refused(broken: dict[str, Any]) -> None:
-    with pytest.raises(upscale.TargetError):
-        Costs.from_json(broken)
-
-
-def test_a_calibration_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibration, "RUNS", 2)
-    target = Target(batch=2)
-    assert costs_of(target) == BUILT_IN
-    measured = calibrate(target)
-    assert costs_of(replace(target, memory_format="channels_last", batch=1)) == measured != BUILT_IN
-    assert costs_of(replace(target, threads=64)) == BUILT_IN
-    assert all(value > 0 for value in (measured.mac, measured.call, measured.inner.gather_byte))
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}'])
-def test_a_broken_cache_counts_as_none(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cache_path().parent.mkdir(parents=True)
-    cache_path().write_text(text)
-    assert costs_of(Target()) == BUILT_IN
-
-
-def test_only_the_processor_can_be_calibrated() -> None:
-    with pytest.raises(upscale.TargetError, match="cuda"):
-        calibrate(Target(device="cuda"))
