@@ -23,7 +23,7 @@ from tests.exactly import exported_exactly
 from tests.masks import calm, random_selection
 from tests.nets import NETS
 from upscale.capture import Example, turn
-from upscale.capture.tracing import trace_by_export
+from upscale.capture.export_trace import trace_by_export
 from upscale.targets.racing import computing_on
 from upscale.tools.collector import collector_paused
 from upscale.tools.draws import OwnDraws

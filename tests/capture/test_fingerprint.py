@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import upscale
 from tests.strategies import ANOTHER_SIZE, SIZE, Network, build, networks, outputs
-from upscale.capture import Captured, Example, capture, capturing
+from upscale.capture import Captured, Example, capture, capture_model
 from upscale.capture.fingerprint import FORMAT, difference, fingerprint, made_for, normal_form
 
 Forward = Callable[[Any, Any], Any]
@@ -102,7 +102,7 @@ def by_export(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> Captured:
     def fails(*given: object) -> None:
         raise RuntimeError("traced by export")
 
-    monkeypatch.setattr(capturing, "trace_symbolically", fails)
+    monkeypatch.setattr(capture_model, "trace_symbolically", fails)
     return captured(model)
 
 

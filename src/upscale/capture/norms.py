@@ -7,13 +7,10 @@ from typing import Any
 
 from torch import fx, nn
 
-from upscale.capture.record import Example
-from upscale.capture.tracing import (
-    home,
-    trace_by_export,
-    trace_symbolically,
-    trace_without_example,
-)
+from upscale.capture.example import Example
+from upscale.capture.export_trace import trace_by_export
+from upscale.capture.origin import home
+from upscale.capture.symbolic_trace import trace_symbolically, trace_without_example
 from upscale.errors import SelectionError
 from upscale.subject.layers import computes_weight, layers
 

@@ -1,4 +1,4 @@
-"""Warnings kept quiet in one thread: filters of warnings are the whole process's.
+"""Warnings and torch's log kept quiet in one thread: their filters are the whole process's.
 
 `warnings.catch_warnings` sets them aside and puts them back. Where two threads do so at once, one
 puts back what the other had set, and it stays; and meanwhile nobody else is warned either.
@@ -6,6 +6,7 @@ puts back what the other had set, and it stays; and meanwhile nobody else is war
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Iterator
@@ -41,3 +42,39 @@ def unwarned(category: type[Warning] = Warning) -> Iterator[None]:
         here.over = True
         if hush in warnings.filters:  # type: ignore[comparison-overlap]
             warnings.filters.remove(hush)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep to ourselves what torch logs and warns of within; other threads log on."""
+    hush = _Hush(threading.get_ident())
+    loggers = [logging.getLogger(), *_torch_loggers()]
+    handlers = {handler for logger in loggers for handler in logger.handlers}
+    if logging.lastResort is not None:
+        handlers.add(logging.lastResort)
+    for handler in handlers:
+        handler.addFilter(hush)
+    try:
+        with unwarned():
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(hush)
+
+
+def _torch_loggers() -> Iterator[logging.Logger]:
+    for name in tuple(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "torch":
+            yield logging.getLogger(name)
+
+
+class _Hush(logging.Filter):
+    """Drops warnings of torch's from one thread; what was asked for by `TORCH_LOGS` stays."""
+
+    def __init__(self, thread: int) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        own = record.thread == self._thread and record.name.partition(".")[0] == "torch"
+        return not own or record.levelno < logging.WARNING

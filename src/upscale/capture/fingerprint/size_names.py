@@ -9,8 +9,8 @@ from typing import Any
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+from upscale.capture.captured import Captured
 from upscale.capture.node_queries import asks_sizes, axis_asked, size_arguments
-from upscale.capture.record import Captured
 
 
 class Sizes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from upscale.capture.record import Call, Ref, TensorInfo
+from upscale.capture.captured import Call, Ref, TensorInfo
 
 RESHAPES = {"view", "reshape", "_unsafe_view", "_reshape_alias", "flatten", "unflatten"}
 # What hands on the numbers it is given, wherever in memory they lie then.

@@ -9,20 +9,17 @@ out, so a version of torch that adds some changes nothing.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from upscale.capture.node_queries import source_line
-from upscale.capture.record import Call, Captured, Ref
-from upscale.capture.sizes import Sizes
-from upscale.capture.spelling import (
+from upscale.capture.captured import Call, Captured, Ref
+from upscale.capture.fingerprint.size_names import Sizes
+from upscale.capture.fingerprint.spelling import (
     NO_SIZES,
     RESHAPES,
     expanded,
@@ -33,9 +30,6 @@ from upscale.capture.spelling import (
     unsaid,
     writes,
 )
-from upscale.capture.tracing import home
-
-FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,80 +41,9 @@ class Line:
     node: str
 
 
-def fingerprint(captured: Captured) -> str:
-    """The number of the format and a digest of the normal form: equal for equal computations."""
-    return f"{FORMAT}:{_digest(line.text for line in normal_form(captured))}"
-
-
-def made_for(captured: Captured) -> str:
-    """What a plan remembers of a capture: its fingerprint, and what its nodes are called.
-
-    A plan speaks of nodes by their names, and one computation may be traced into others.
-    """
-    nodes = (
-        f"{node.op} {node.name} {node.target if isinstance(node.target, str) else ''} "
-        f"{tree_leaves(captured.observed[node.name].result)}"
-        for node in captured.graph.nodes
-    )
-    return f"{fingerprint(captured)}:{_digest(nodes)}"
-
-
 def normal_form(captured: Captured) -> tuple[Line, ...]:
     """What a model computes, line by line."""
     return tuple(_Writer(captured).written())
-
-
-def difference(there: Captured, here: Captured) -> str | None:
-    """The first line in which two computations differ, in words; `None` if they do not."""
-    ours, theirs = normal_form(here), normal_form(there)
-    for own, other in zip(ours, theirs, strict=False):
-        if own.text != other.text:
-            what = f"there {other.said}, here {own.said}"
-            if other.said == own.said:
-                what = f"{own.said} reads something else here than there"
-            return f"{what}{_where(here, own.node)}"
-    if len(ours) != len(theirs):
-        return f"there {len(theirs)} operations, here {len(ours)}"
-    return None
-
-
-def digests_of_constants(
-    graph: fx.Graph, extras: Mapping[str, Any], model: nn.Module
-) -> dict[str, str]:
-    """A digest of every tensor that a graph refers to and that is neither parameter nor buffer."""
-    owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    digests = {}
-    for target in {str(node.target) for node in graph.find_nodes(op="get_attr")} - owned:
-        found: Any = extras.get(target)
-        if found is None:
-            found = model
-            for part in target.split("."):
-                found = getattr(found, part, None)
-        if isinstance(found, Tensor):
-            digests[target] = _digest_of(found)
-    return digests
-
-
-def _digest_of(tensor: Tensor) -> str:
-    kind = f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
-        return kind
-    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    numbers = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-    return f"{kind} {hashlib.sha256(numbers).hexdigest()}"
-
-
-def _digest(lines: Iterator[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _where(captured: Captured, name: str) -> str:
-    node = next((n for n in captured.graph.nodes if n.name == name), None)
-    if node is None:
-        return ""
-    line = source_line(node)
-    return f", at {home(node) or node.name}" + (f" ({line})" if line else "")
 
 
 @dataclass(frozen=True, slots=True)
