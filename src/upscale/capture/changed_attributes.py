@@ -23,7 +23,7 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from upscale.capture.captured import place_of, schema_of
-from upscale.capture.example import Example, tensors_in
+from upscale.capture.example import Example, alike, tensors_in
 from upscale.capture.origin import line_of, running_line
 from upscale.errors import CaptureError, StateError
 from upscale.subject.layers import copied, parameter_names, tensors
@@ -126,7 +126,7 @@ def _check_attributes(
     except Exception:  # the model may take no other example, and say so in any way
         other = example
         expected = _run(copied(model, {}), model, other)
-    if not _alike(_run(used, model, other), expected):
+    if not alike(_run(used, model, other), expected, rtol=1e-5, atol=1e-8):
         raise _refusal(model, changed[0])
     before = {path: _attribute(used, path) for path in changed}
     _run(used, model, other)
@@ -208,13 +208,6 @@ def _another(leaf: Tensor) -> Tensor:
     """Another input of the same kind."""
     moved = leaf.roll(1, -1) if leaf.ndim else leaf
     return moved * 0.5 if leaf.ndim and leaf.is_floating_point() else moved
-
-
-def _alike(ones: list[Tensor], others: list[Tensor]) -> bool:
-    return len(ones) == len(others) and all(
-        one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
-        for one, other in zip(ones, others, strict=True)
-    )
 
 
 def _changed(model: nn.Module, twin: nn.Module) -> list[str]:

@@ -102,3 +102,25 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 def is_record(value: Any) -> bool:
     """Whether a value is a dataclass, and no class of one."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def alike(one: Any, other: Any, *, rtol: float = 0.0, atol: float = 0.0) -> bool:
+    """Whether two results hold the same: tensors within a tolerance, all else exactly.
+
+    >>> alike((torch.ones(2), 3), (torch.ones(2), 3)), alike(torch.ones(2), torch.ones(2).double())
+    (True, False)
+    """
+    ones, others = leaves_of(one), leaves_of(other)
+    if len(ones) != len(others):
+        return False
+    for a, b in zip(ones, others, strict=True):
+        if type(a) is not type(b):
+            return False
+        if not isinstance(a, Tensor):
+            same = bool(a == b)
+        else:
+            same = a.shape == b.shape and a.dtype == b.dtype and not a.is_meta
+            same = same and torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+        if not same:
+            return False
+    return True

@@ -7,6 +7,7 @@ module they came from. Writes to buffers stand at the end, and guards on sizes a
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -112,7 +113,5 @@ def _let_views_copy(graph: fx.Graph) -> None:
 
 def _extra(module: nn.Module, path: str) -> Any:
     """What a graph refers to at a path: a tensor, or what checks its inputs."""
-    extra: Any = module
-    for part in path.split("."):
-        extra = getattr(extra, part)
+    extra = attrgetter(path)(module)
     return Guards(extra) if type(extra).__name__ == "GuardsFn" else extra

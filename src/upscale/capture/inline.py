@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture.example import Example
+from upscale.capture.example import Example, alike
 from upscale.capture.node_queries import asks_sizes
 from upscale.capture.symbolic_trace import Traced, calls_python
 from upscale.capture.value_tracer import TracedValue, Unfaithful, ValueTracer
@@ -75,7 +75,7 @@ class _Inliner(fx.Interpreter):
         versions = self._versions(n)
         self.draws.restart()
         result = super().run_node(n)
-        if inside is not None and versions == self._versions(n) and _equal(expected, result):
+        if inside is not None and versions == self._versions(n) and alike(expected, result):
             self._new[n] = self._inline(inside, n)
             self.found += 1
         else:
@@ -151,16 +151,3 @@ def _is_size(node: fx.Node, sizes: set[fx.Node]) -> bool:
     """Whether a node's value is known from sizes alone."""
     computed = node.op == "call_function" and not calls_python(node) and node.all_input_nodes
     return asks_sizes(node) or bool(computed and sizes.issuperset(node.all_input_nodes))
-
-
-def _equal(one: Any, other: Any) -> bool:
-    ones, others = tree_leaves(one), tree_leaves(other)
-    return len(ones) == len(others) and all(map(_same, ones, others))
-
-
-def _same(one: Any, other: Any) -> bool:
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
-        return type(one) is type(other) and bool(one == other)
-    if one.is_meta or one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from upscale.capture.example import Example, tensors_in
+from upscale.capture.example import Example, alike, tensors_in
 from upscale.capture.symbolic_trace import twin_of
 from upscale.subject.layers import copied
 
@@ -67,13 +67,7 @@ def computes_as(program: ExportedProgram, model: nn.Module, example: Example) ->
         given = example.copied()
         with torch.no_grad():
             results.append(tensors_in(own(*given.args, **given.kwargs)))
-    ours, theirs = results
-    return len(ours) == len(theirs) and all(map(_close, ours, theirs))
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    same = one.shape == other.shape and one.dtype == other.dtype
-    return same and torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+    return alike(*results, rtol=1e-3, atol=1e-4)
 
 
 def _remembered(model: nn.Module, examples: tuple[Example, ...]) -> list[dict[Any, Any]]:

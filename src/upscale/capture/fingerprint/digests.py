@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Set
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -54,16 +55,8 @@ def digests_of_constants(
     targets: Set[str], extras: Mapping[str, Any], model: nn.Module
 ) -> dict[str, str]:
     """A digest of every tensor at `targets`, which a graph refers to in its extras or the model."""
-    digests = {}
-    for target in targets:
-        found: Any = extras.get(target)
-        if found is None:
-            found = model
-            for part in target.split("."):
-                found = getattr(found, part, None)
-        if isinstance(found, Tensor):
-            digests[target] = _digest_of(found)
-    return digests
+    held = {path: extras[path] if path in extras else attrgetter(path)(model) for path in targets}
+    return {path: _digest_of(part) for path, part in held.items() if isinstance(part, Tensor)}
 
 
 def _digest_of(tensor: Tensor) -> str:

@@ -1,10 +1,24 @@
-"""Fingerprints: a normal form of what a model computes, and a digest of it.
+"""The normal form of what a model computes: one line an operation, however it is spelled.
 
-The normal form lists the operations behind what a model returns, in the order in which data flows:
-each by its name without overload, its literal arguments and the lines it reads. It does not tell
-how the model was traced or spelled, nor the example's batch and image size as far as the graph
-leaves them free; values of weights are not in it. Arguments that are at their default are left
-out, so a version of torch that adds some changes nothing.
+It lists the operations behind what a model returns, in the order in which data flows: each by its
+name without overload, its literal arguments and the lines it reads. It does not tell how the model
+was traced or spelled, nor the example's batch and image size as far as the graph leaves them free;
+values of weights are not in it. Arguments that are at their default are left out, so a version of
+torch that adds some changes nothing.
+
+>>> from torch import nn
+>>> from upscale.capture import Example, capture
+>>> model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten())
+>>> for line in normal_form(capture(model, Example.of(torch.zeros(1, 3, 6, 6)))):
+...     print(line.text)
+input 0 of 4 axes
+0.weight (8, 3, 3, 3)
+0.bias (8,)
+conv2d(input=%0, weight=%1, bias=%2, padding=1)
+relu(self=%3)
+reshape(self=%4, axes='1, 3')
+returns %5 []
+training True
 """
 
 from __future__ import annotations
@@ -17,7 +31,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from upscale.capture.captured import Call, Captured, Ref
+from upscale.capture.captured import Call, Captured, Ref, schema_of
 from upscale.capture.fingerprint.size_names import Sizes
 from upscale.capture.fingerprint.spelling import (
     NO_SIZES,
@@ -26,9 +40,9 @@ from upscale.capture.fingerprint.spelling import (
     is_identity,
     plain_name,
     reshaped,
+    splits_alike,
     takes_sizes,
     unsaid,
-    writes,
 )
 
 
@@ -68,7 +82,7 @@ class _Writer:
             for node, seen in captured.observed.items()
             for call in seen.calls
             for place, out in enumerate(call.outs)
-            if out not in _refs((call.args, call.kwargs))
+            if out not in call.reads
         }
         self._nodes = {node.name: node for node in captured.graph.nodes}
         self._own = next((x.dtype for x in captured.example.tensors if x.is_floating_point()), None)
@@ -87,7 +101,7 @@ class _Writer:
                 self._follow(value)
         for node, seen in self._captured.observed.items():
             for call in seen.calls:
-                if call.outs and writes(call.overload):
+                if call.outs and schema_of(call.overload).written:
                     self._follow_write(node, call)
         literals = [x for x in tree_leaves(output.args) if isinstance(x, (int, float, str))]
         text = f"returns {self._structure(tree)} {literals}"
@@ -121,7 +135,7 @@ class _Writer:
                 waiting.pop()
                 continue
             made = self._makers.get(source)
-            reads = [] if made is None else _refs((made.call.args, made.call.kwargs))
+            reads = () if made is None else made.call.reads
             missing = [read for read in reads if self._source(read) not in self._numbers]
             if missing:
                 waiting += reversed(missing)
@@ -133,7 +147,7 @@ class _Writer:
     def _follow_write(self, node: str, call: Call) -> None:
         """Write a call whose result nobody reads, but that writes into what may stay."""
         if all(self._source(out) not in self._numbers for out in call.outs):
-            for read in _refs((call.args, call.kwargs)):
+            for read in call.reads:
                 self._follow(read)
             self._write_call(node, call)
 
@@ -167,7 +181,7 @@ class _Writer:
             words = reshaped if name in RESHAPES else expanded
             shape = self._captured.values[call.outs[0]].shape
             axes = words(self._shape(call.args[0]), shape, sizes.say)
-            arguments = {"self": call.args[0], "axes": axes}
+            arguments = {"self": call.args[0], "axes": axes + self._on_one(node, call)}
         else:
             arguments = _arguments(call)
         if name == "slice":
@@ -185,6 +199,20 @@ class _Writer:
         )
         for place, out in enumerate(call.outs):
             self._numbers[out] = f"%{number}.{place}" if place else f"%{number}"
+
+    def _on_one(self, node: str, call: Call) -> str:
+        """What a reshape does to the example itself, if that is not what it does to two of it.
+
+        Two samples with two channels become `(2, 2, 64)` by either of `x.view(n, c, -1)` and
+        `x.view(c, c, -1)`; one becomes `(1, 2, 64)` by the first alone.
+        """
+        if plain_name(call) == "expand" or len(self._captured.observed[node].calls) > 1:
+            return ""
+        (read, out), sizes = (call.reads[0], call.outs[0]), self._captured.sizes
+        before, after = self._shape(call.args[0]), self._captured.values[out].shape
+        if splits_alike(before, after, sizes[read], sizes[out]):
+            return ""
+        return f"; of one: {sizes[read]} to {sizes[out]}"
 
     def _shape(self, ref: Ref) -> tuple[int, ...]:
         return self._captured.values[ref.value].shape
@@ -215,48 +243,31 @@ class _Writer:
         return f"{type(tree).__name__}{self._structure(tree_leaves(tree))}"
 
 
-def _refs(part: Any) -> list[str]:
-    """The values among a call's arguments."""
-    if isinstance(part, Ref):
-        return [part.value]
-    if isinstance(part, Mapping):
-        part = list(part.values())
-    if isinstance(part, (list, tuple)):
-        return [value for inner in part for value in _refs(inner)]
-    return []
-
-
 @cache
-def _schema(overload: Any) -> tuple[tuple[str, Any, bool, int | None, bool], ...]:
-    """Name, default, whether there is one, length and whether a fraction, of each argument."""
-    return tuple(
-        (a.name, a.default_value, a.has_default_value(), a.N, str(a.type) == "float")
+def _kinds(overload: Any) -> dict[str, tuple[bool, int | None, bool]]:
+    """Of each argument whether it has a default, how many numbers it takes, if a fixed count, and
+    whether it is a fraction."""
+    return {
+        a.name: (a.has_default_value(), a.N, str(a.type) == "float")
         for a in overload._schema.arguments
-    )
+    }
 
 
 def _arguments(call: Call) -> dict[str, Any]:
     """The arguments of a call that are not at their default, by name."""
-    given = {}
-    for position, (name, default, has_default, length, fraction) in enumerate(
-        _schema(call.overload)
-    ):
-        if position < len(call.args):
-            value = call.args[position]
-        elif name in call.kwargs:
-            value = call.kwargs[name]
-        else:
+    said, defaults = {}, schema_of(call.overload).defaults
+    for name, (optional, length, fraction) in _kinds(call.overload).items():
+        value, default = call.arguments[name], defaults[name]
+        if unsaid(call, name) or (optional and value is default):
             continue
         if isinstance(value, (list, tuple)) and length and len(set(map(repr, value))) == 1:
-            value, default = (
-                value[0],
-                default[0] if isinstance(default, list) and default else default,
-            )
+            value = value[0]
+            default = default[0] if isinstance(default, list) and default else default
         if fraction and type(value) is int:
             value = float(value)
-        if not (has_default and type(value) is type(default) and value == default):
-            given[name] = value
-    return {name: value for name, value in given.items() if not unsaid(call, name)}
+        if not (optional and type(value) is type(default) and value == default):
+            said[name] = value
+    return said
 
 
 def _drop_open_ends(arguments: dict[str, Any], size: int) -> None:
