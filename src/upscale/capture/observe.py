@@ -44,16 +44,14 @@ class Observer(fx.Interpreter):
         self.measured: dict[str, tuple[int, ...]] = {}
         self.observed: dict[str, Observed] = {}
         self._owned, self._memory = owned, memory
-        # Of values: the buffer they lie in, all that share a place, what took their name since,
-        # and the node that wrote to their memory through another view.
+        # Of values: the buffer they lie in, all tensors in one place, which stay alive so that ids
+        # stay theirs, what took their name since, and who wrote to them through another view.
         self._within: dict[str, str] = {}
-        self._sharing: defaultdict[int, set[str]] = defaultdict(set)
+        self._sharing: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
         self._newest: dict[str, str] = {}
         self._overwritten: dict[str, str] = {}
         self._changed: set[str] = set()
-        # Of nodes: the names in what they returned. Tensors stay alive, so that ids stay theirs.
         self._names: dict[fx.Node, Any] = {}
-        self._alive: list[Tensor] = []
 
     @property
     def state(self) -> frozenset[str]:
@@ -171,8 +169,9 @@ class Observer(fx.Interpreter):
             # Whatever meets it runs in its place, so that it needs no name for what it is now.
             self._changed.add(self._memory.buffers[place])
             return
-        for other in self._sharing[place] - {old}:
-            self._overwritten[other] = self._at
+        for name, other in self._sharing[place].items():
+            if name != old and _overlap(tensor, other):
+                self._overwritten[name] = self._at
         self._newest[old] = self._new(tensor)
 
     def _bind(self, operand: fx.Node) -> Any:
@@ -211,8 +210,7 @@ class Observer(fx.Interpreter):
             version += 1
             name = f"{self._at}:{version}"
         self._bound[id(tensor)] = name
-        self._alive.append(tensor)
-        self._sharing[place_of(tensor)].add(name)
+        self._sharing[place_of(tensor)][name] = tensor
         self._note(name, tensor)
         return name
 
@@ -270,6 +268,23 @@ def _values_in(names: Any) -> tuple[str, ...]:
 
 def _tensors(part: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(part) if isinstance(leaf, Tensor)]
+
+
+def _overlap(written: Tensor, other: Tensor) -> bool:
+    """Whether two tensors in one memory have an element in common.
+
+    >>> x = torch.zeros(2, 6)
+    >>> one, other = x.chunk(2, 1)
+    >>> _overlap(one, other), _overlap(one, x)
+    (False, True)
+    """
+    memory = written.untyped_storage().nbytes() // written.element_size()
+    whole = written.numel() == memory or 0 in written.stride()
+    if whole or written.element_size() != other.element_size():
+        return True
+    touched = torch.zeros(memory, dtype=torch.bool, device="cpu")
+    touched.as_strided(written.shape, written.stride(), written.storage_offset()).fill_(True)
+    return bool(touched.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
 def _perform(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
