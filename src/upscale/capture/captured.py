@@ -60,6 +60,11 @@ class Call:
         """The value passed for a schema argument, or its default; `None` if there is none."""
         return self.arguments.get(name)
 
+    def named(self, *names: str) -> list[str]:
+        """The values passed for these arguments; what is no tensor is left out."""
+        parts = (self.arguments.get(name) for name in names)
+        return [part.value for part in parts if isinstance(part, Ref)]
+
 
 def place_of(tensor: Tensor) -> int:
     """Where a tensor's memory is: the same for all views of it."""
@@ -125,22 +130,28 @@ class Observed:
     home: str | None
     keeps: bool = False
 
+    def making(self, value: str) -> Call:
+        """The operation that makes a value."""
+        return next(call for call in self.calls if value in call.outs)
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:
     """A traced model and the record of one run.
 
     A parameter's value is named `@` and its qualified name; all other values are named after
-    the graph node that made them. `computed` holds the layers that compute their weight in
-    every call, with its shape; `kinds` the class of every module;
-    `leaves` the modules without modules in them; `extras` what the
-    graph refers to that the model does not own; `sizes` the shapes on the example itself, of
-    which two may have been run; `doubted` the nodes that may do something else on another input;
-    `state` the values in the memory of buffers that the model writes to, for the calls to come;
-    `example` what the model was captured with, on the meta device; `constants` digests of the
-    tensors that the graph refers to and that are neither parameters nor buffers; `made_from` the
-    configuration of the model, where somebody will ask for it; `fixed` says which sizes of the
-    inputs the graph takes for granted, and why.
+    the graph node that made them.
+
+    - Of the model: `computed` are the layers that compute their weight in every call, with its
+      shape; `kinds` the class of every module; `leaves` the modules without modules in them;
+      `made_from` its configuration, where somebody will ask for it.
+    - Of the graph: `extras` is what it refers to that the model does not own; `constants` are
+      digests of its tensors that are neither parameters nor buffers; `doubted` are nodes that may
+      do something else on another input; `fixed` says which sizes of the inputs it takes for
+      granted, and why.
+    - Of the run: `values` are all tensors, of two samples where the example has one, and `sizes`
+      their shapes on the example itself; `state` are those in the memory of buffers that the model
+      writes to, for the calls to come; `example` is what it was captured with, without numbers.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Turns: traces of a process take turns, and each is seen by its own thread alone.
+"""Traces take turns in a process, and each is seen by its own thread alone.
 
 To see what a model does, `torch.fx` puts functions of its own in place of `Module.__call__`,
 `Module.__getattr__` and of whatever `torch.fx.wrap` names, and raises a flag. All of these are the

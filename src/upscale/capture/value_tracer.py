@@ -24,6 +24,7 @@ from torch import Tensor, fx
 from torch.fx.node import map_aggregate
 from torch.fx.proxy import GraphAppendingTracer
 
+from upscale.capture.in_place import WRITES
 from upscale.capture.node_queries import RANKS, SIZES
 from upscale.capture.origin import line_of, running_line
 from upscale.capture.size_guards import require_size
@@ -316,13 +317,7 @@ def _writes(kind: str, target: Any) -> bool:
     """Whether an operation writes into its first operand, by its name."""
     if kind == "call_method":
         return bool(target.endswith("_") and not target.endswith("__"))
-    return target in INPLACE
-
-
-INPLACE = tuple(
-    getattr(operator, name)
-    for name in "iadd iand ifloordiv imod imul imatmul ior ipow isub itruediv ixor".split()
-)
+    return target in WRITES.values() or target is operator.imatmul
 
 
 def _decides(kind: str, target: Any, args: tuple[Any, ...], operands: list[TracedValue]) -> bool:
