@@ -41,7 +41,7 @@ from upscale.capture.tracing_turns import turn
 from upscale.errors import CaptureError, ExampleError, SizeError, StateError
 from upscale.subject.accepting import with_numbers
 from upscale.subject.layers import computed_weights, tensors
-from upscale.tools.collector import collector_paused
+from upscale.tools.collector_pause import collector_paused
 
 # What a model may return besides tensors.
 KNOWN = (Tensor, int, float, complex, str, type(None), torch.dtype, torch.device)

@@ -27,7 +27,7 @@ from upscale.capture.example import Example, alike, tensors_in
 from upscale.capture.origin import line_of, running_line
 from upscale.errors import CaptureError, StateError
 from upscale.subject.layers import copied, parameter_names, tensors
-from upscale.tools.draws import OwnDraws
+from upscale.tools.own_draws import OwnDraws
 
 # What tracing itself leaves on what it traces.
 TRACED = re.compile(r"_tensor_constant\d+$")

@@ -38,7 +38,7 @@ import torch
 from torch import fx
 from torch.fx import _symbolic_trace as tracing
 
-from upscale.tools.generated import let_texts_go
+from upscale.tools.generated_code import let_texts_go
 
 _turn = threading.RLock()
 _held = threading.local()

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from upscale.capture import Example, leaves_of
-from upscale.tools.draws import OwnDraws
+from upscale.tools.own_draws import OwnDraws
 from upscale.tools.quiet import unwarned
 from upscale.verify.result import TOLERANCE
 
