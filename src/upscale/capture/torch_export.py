@@ -61,10 +61,10 @@ def export_program(make: Callable[[], nn.Module], example: Example) -> Program:
     First with every size free; if that fails or takes too long, with the batch alone; else for
     the example's sizes.
     """
-    ways: tuple[tuple[Callable[[Any], Any], float, str], ...] = (
-        (_all_free, SECONDS, "as torch.export tells, the model takes no other"),
-        (_batch_free, 3 * SECONDS, ""),
-        (_none_free, float("inf"), ""),
+    ways: tuple[tuple[int | None, float, str], ...] = (
+        (None, SECONDS, "as torch.export tells, the model takes no other"),
+        (1, 3 * SECONDS, ""),
+        (0, float("inf"), ""),
     )
     failures: list[Exception] = []
     for free, seconds, because in ways:
@@ -81,14 +81,20 @@ def export_program(make: Callable[[], nn.Module], example: Example) -> Program:
 
 
 def _export(
-    model: nn.Module, example: Example, free: Callable[[Any], Any], seconds: float
+    model: nn.Module, example: Example, free: int | None, seconds: float
 ) -> tuple[ExportedProgram, Unpacking]:
+    """Export a model with its inputs' first `free` sizes free, all if that is `None`."""
     own = vars(model).get("forward")
     unpacking = Unpacking(model)
     _bound(model, seconds)
     signature = _named(inspect.signature(model.forward), example)
     given = signature.bind(*example.args, **example.kwargs).arguments
-    dynamic = {name: tree_map(free, value) for name, value in given.items()}
+
+    def sizes_free(leaf: Any) -> Any:
+        axes = range(leaf.ndim)[:free] if isinstance(leaf, Tensor) else ()
+        return dict.fromkeys(axes, torch.export.Dim.AUTO) or None
+
+    dynamic = {name: tree_map(sizes_free, value) for name, value in given.items()}
     vars(model.forward)["__signature__"] = signature
     try:
         with export_turn(), quietly(), torch.enable_grad():
@@ -182,20 +188,6 @@ class _Deadline(TorchFunctionMode):
         if time.thread_time() > self._until:
             raise OutOfTime
         return func(*args, **(kwargs or {}))
-
-
-def _all_free(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return None
-    return dict.fromkeys(range(leaf.ndim), torch.export.Dim.AUTO)
-
-
-def _batch_free(leaf: Any) -> Any:
-    return {0: torch.export.Dim.AUTO} if isinstance(leaf, Tensor) and leaf.ndim else None
-
-
-def _none_free(leaf: Any) -> Any:
-    return None
 
 
 def _why_fixed(failure: Exception) -> str:

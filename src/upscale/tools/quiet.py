@@ -46,35 +46,25 @@ def unwarned(category: type[Warning] = Warning) -> Iterator[None]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Keep to ourselves what torch logs and warns of within; other threads log on."""
-    hush = _Hush(threading.get_ident())
-    loggers = [logging.getLogger(), *_torch_loggers()]
-    handlers = {handler for logger in loggers for handler in logger.handlers}
+    """Keep to ourselves what torch logs and warns of within; other threads log on.
+
+    What was asked for by `TORCH_LOGS` is no warning, and stays.
+    """
+    thread = threading.get_ident()
+
+    def passes(record: logging.LogRecord) -> bool:
+        ours = record.thread == thread and record.name.partition(".")[0] == "torch"
+        return not ours or record.levelno < logging.WARNING
+
+    torchs = [n for n in tuple(logging.root.manager.loggerDict) if n.partition(".")[0] == "torch"]
+    handlers = {h for name in (None, *torchs) for h in logging.getLogger(name).handlers}
     if logging.lastResort is not None:
         handlers.add(logging.lastResort)
     for handler in handlers:
-        handler.addFilter(hush)
+        handler.addFilter(passes)
     try:
         with unwarned():
             yield
     finally:
         for handler in handlers:
-            handler.removeFilter(hush)
-
-
-def _torch_loggers() -> Iterator[logging.Logger]:
-    for name in tuple(logging.root.manager.loggerDict):
-        if name.partition(".")[0] == "torch":
-            yield logging.getLogger(name)
-
-
-class _Hush(logging.Filter):
-    """Drops warnings of torch's from one thread; what was asked for by `TORCH_LOGS` stays."""
-
-    def __init__(self, thread: int) -> None:
-        super().__init__()
-        self._thread = thread
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        own = record.thread == self._thread and record.name.partition(".")[0] == "torch"
-        return not own or record.levelno < logging.WARNING
+            handler.removeFilter(passes)
