@@ -143,8 +143,7 @@ class Captured:
     the graph node that made them.
 
     - Of the model: `computed` are the layers that compute their weight in every call, with its
-      shape; `kinds` the class of every module; `leaves` the modules without modules in them;
-      `made_from` its configuration, where somebody will ask for it.
+      shape; `kinds` the class of every module; `leaves` the modules without modules in them.
     - Of the graph: `extras` is what it refers to that the model does not own; `constants` are
       digests of its tensors that are neither parameters nor buffers; `doubted` are nodes that may
       do something else on another input; `fixed` says which sizes of the inputs it takes for
@@ -168,7 +167,6 @@ class Captured:
     doubted: frozenset[str] = frozenset()
     state: frozenset[str] = frozenset()
     constants: Mapping[str, str] = field(default_factory=dict)
-    made_from: object = field(default=None, repr=False, compare=False)
     fixed: tuple[str, ...] = ()
 
     def keeps(self, node: str) -> bool:
