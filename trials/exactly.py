@@ -16,9 +16,9 @@ from upscale.capture import Example
 TOLERANCE = 1e-10
 
 
-def widened(leaf: object) -> object:
-    wide = isinstance(leaf, Tensor) and leaf.is_floating_point()
-    return leaf.double() if wide else leaf  # type: ignore[attr-defined]
+def widened(tensor: Tensor) -> Tensor:
+    """A tensor in double precision, if it is of real numbers."""
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def exported_exactly(

@@ -18,7 +18,7 @@ from upscale.planning.origins import remember, stamped
 from upscale.rewrite.graph import rewrite
 from upscale.selection.masks import Selection
 from upscale.subjects import Subject
-from upscale.tools.collector import collector_paused
+from upscale.tools.collector_pause import collector_paused
 
 
 @dataclass(frozen=True)

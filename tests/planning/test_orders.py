@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.flow.building import IMAGE, Building, kept, line, residual, stream
-from upscale.channels import is_slice, positions
+from upscale.channels import positions
+from upscale.planning.stretches import is_slice
 from upscale.flow.reads import wants_of
 from upscale.planning.orders import Orders, find_streams, fixed_streams, order_classes
 

@@ -20,7 +20,7 @@ from upscale.lab.sweep.cells import Cell, GridError
 from upscale.targets.calibration import calibrate, prices_of
 from upscale.targets.runtime import Runtime, runtime_of
 from upscale.targets.target import RUNTIMES, Target
-from upscale.tools.packages import MissingPackageError
+from upscale.tools.optional_packages import MissingPackageError
 
 
 @pytest.fixture

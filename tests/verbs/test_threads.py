@@ -24,10 +24,10 @@ from trials.lively import calm
 from trials.masks import random_selection
 from trials.nets import NETS
 from upscale.capture import Example, turn
-from upscale.capture.tracing import trace_by_export
+from upscale.capture.export_trace import trace_by_export
 from upscale.targets.racing import computing_on
-from upscale.tools.collector import collector_paused
-from upscale.tools.draws import OwnDraws
+from upscale.tools.collector_pause import collector_paused
+from upscale.tools.own_draws import OwnDraws
 from upscale.tools.quiet import unwarned
 
 

@@ -1,13 +1,14 @@
 """Capture: from a model and an example to a graph and the record of one run of it."""
 
-from upscale.capture.capturing import capture
+from upscale.capture.capture_model import capture
+from upscale.capture.captured import Call, Captured, Observed, Ref, TensorInfo
 from upscale.capture.configuration import Configuration, configuration
+from upscale.capture.example import Example, leaves_of, tensors_in, two_of_each
 from upscale.capture.in_place import AUGMENTED, FRESH_MODULES, NO_GRAD, WRITES
-from upscale.capture.packing import PACKS, leaves_of, tensors_in
-from upscale.capture.record import Call, Captured, Example, Observed, Ref, TensorInfo
-from upscale.capture.tracing import home, two_of_each
-from upscale.capture.turns import export_turn, turn
-from upscale.tools.draws import OwnDraws
+from upscale.capture.origin import home
+from upscale.capture.records import PACKS
+from upscale.capture.tracing_turns import export_turn, turn
+from upscale.tools.own_draws import OwnDraws
 from upscale.tools.quiet import unwarned
 
 __all__ = [

@@ -1,9 +1,15 @@
-"""Configurations: all that decides what a model computes, but for the values of its weights.
+"""The configuration of a model: all that decides what it computes, but for its weights' values.
 
 That is, for each module, its class, its attributes, its hooks and the code it runs, with what this
 refers to: closures, defaults, globals, functions. Two models of one configuration trace alike, and
-need not be traced to know it. What cannot be looked into makes a configuration unknown, which is
-like no other.
+need not be traced to know it:
+
+    plan = upscale.plan(model, x, selection)     # reads the configuration
+    upscale.export(model, plan)                  # reads it again: the same, nothing is traced
+    model.conv.stride = (2, 2)
+    upscale.export(model, plan)                  # another: traced, and refused
+
+What cannot be looked into makes a configuration unknown, which is like no other.
 """
 
 from __future__ import annotations
@@ -18,12 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from upscale.subject.layers import parameter_names, tensors
+from upscale.subject.layers import tensors
 
 PLAIN = (
     *(bool, int, str, bytes, type(None), type(...), range, slice),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
+PLAIN_KINDS = frozenset(PLAIN)  # most parts are of these very classes, and known at once
 # What one object stands for whatever is done to it, or cannot be changed at all.
 ATOMS = (
     *(types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType),
@@ -96,11 +103,11 @@ class _Reader:
     """Reads one model."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._paths: dict[int, str] = {}
-        for path, module in model.named_modules(remove_duplicate=False):
-            self._paths.setdefault(id(module), path)
-        self._owned = parameter_names(model)
+        self._modules = list(model.named_modules(remove_duplicate=False))
+        self._tensors = list(tensors(model).items())
+        # The first name of each, which a dict made backwards is left with.
+        self._paths = {id(module): path for path, module in reversed(self._modules)}
+        self._owned = {id(tensor): name for name, tensor in reversed(self._tensors)}
         self._known: dict[tuple[int, ...], int] = {}
         self._alive: list[object] = []
         self._count = 0
@@ -108,12 +115,10 @@ class _Reader:
     def read(self) -> object:
         """All parts, comparable with those of another model."""
         weights = [
-            (name, self._owned[id(tensor)], tuple(tensor.shape))
-            for name, tensor in tensors(self._model).items()
+            (name, self._owned[id(tensor)], tuple(tensor.shape)) for name, tensor in self._tensors
         ]
         modules = [
-            (path, self._paths[id(module)], self._module(module))
-            for path, module in self._model.named_modules(remove_duplicate=False)
+            (path, self._paths[id(module)], self._module(module)) for path, module in self._modules
         ]
         return weights, modules
 
@@ -147,10 +152,12 @@ class _Reader:
         if self._count > MOST_PARTS:
             raise _Unknown
         kind = type(part)
-        if kind in PLAIN:
+        if kind in PLAIN_KINDS:
             return kind, part
         if kind in (float, complex):
             return kind, repr(part)  # zero has a sign
+        if kind is tuple:
+            return kind, [self._part(x) for x in part]
         if isinstance(part, PLAIN):
             return kind, part
         if isinstance(part, Tensor):

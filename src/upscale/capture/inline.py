@@ -1,59 +1,62 @@
-"""Opening: functions that a graph only calls are looked into, where it can be done faithfully."""
+"""Inline functions that a graph only calls, where that can be done faithfully.
+
+`torch.fx.wrap("scaled")` leaves one node that calls `scaled(conv, 2.0)`, of which nothing is known
+but what it did. It is run once more by the value tracer, and if what that wrote down gives the
+same numbers, it takes the node's place:
+
+    scaled(conv, 2.0)     ──►     mul = conv * 2.0;  relu = torch.relu(mul)
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Set
 from dataclasses import replace
-from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
+from upscale.capture.example import Example, alike
 from upscale.capture.node_queries import asks_sizes
-from upscale.capture.record import Example
-from upscale.capture.tracing import Traced
-from upscale.capture.value_tracer import Seen, Seer, Unseen
+from upscale.capture.symbolic_trace import Traced, calls_python
+from upscale.capture.value_tracer import TracedValue, Unfaithful, ValueTracer
 from upscale.subject.layers import copied
-from upscale.tools.draws import OwnDraws
+from upscale.tools.own_draws import OwnDraws
 
 
 def open_functions(
-    traced: Traced, model: nn.Module, example: Example, busy: Set[str]
+    traced: Traced, model: nn.Module, example: Example, wrapped: Set[fx.Node]
 ) -> tuple[Traced, Traced | None]:
-    """A graph, and that graph with Python functions its `busy` nodes call written out, if any.
+    """A graph, and that graph with the functions its `wrapped` nodes call written out, if any.
 
     A function (`torch.fx.wrap`) is written out only if what is written computes the same on the
     example, number by number. Else it stays one node, which is doubted if the function decides
     on anything: what it does on the example may not be all it does.
     """
-    worth = {node for node in traced.graph.nodes if node.name in busy and _is_python(node)}
-    if not worth:
-        return traced, None
     twin = copied(model, {})
     for path, extra in traced.extras.items():
         setattr(twin, path, extra.clone() if isinstance(extra, Tensor) else extra)
-    opener = _Opener(twin, traced.graph, worth)
+    inliner = _Inliner(twin, traced.graph, wrapped)
     given = traced.inputs(twin, example.copied())
     try:
-        with torch.no_grad(), opener.draws:
-            opener.run(*given, enable_io_processing=False)
+        with torch.no_grad(), inliner.draws:
+            inliner.run(*given, enable_io_processing=False)
     except Exception:  # the model's own code runs and may raise anything
         return traced, None
-    deciding = frozenset(node.name for node in opener.deciding)
+    deciding = frozenset(node.name for node in inliner.deciding)
     traced = replace(traced, doubted=deciding)
-    if not opener.found:
+    if not inliner.found:
         return traced, None
-    closed = frozenset(opener.closed[n].name for n in opener.deciding & opener.closed.keys())
-    return traced, Traced(opener.opened, traced.extras, traced.way, closed)
+    closed = frozenset(inliner.closed[n].name for n in inliner.deciding & inliner.closed.keys())
+    return traced, Traced(inliner.opened, traced.extras, traced.way, closed)
 
 
-class _Opener(fx.Interpreter):
+class _Inliner(fx.Interpreter):
     """Runs a graph, and writes it anew with functions opened."""
 
-    def __init__(self, module: nn.Module, graph: fx.Graph, worth: Set[fx.Node]) -> None:
+    def __init__(self, module: nn.Module, graph: fx.Graph, wrapped: Set[fx.Node]) -> None:
         super().__init__(module, graph=graph)
         self.opened = fx.Graph()
         self.opened.set_codegen(graph._codegen)
@@ -61,23 +64,23 @@ class _Opener(fx.Interpreter):
         self.draws = OwnDraws()
         self.deciding: set[fx.Node] = set()
         self.closed: dict[fx.Node, fx.Node] = {}
-        self._worth = worth
+        self._wrapped = wrapped
         self._new: dict[fx.Node, Any] = {}
         self._sizes: set[fx.Node] = set()
 
     def run_node(self, n: fx.Node) -> Any:
         if _is_size(n, self._sizes):
             self._sizes.add(n)
-        inside, expected = self._look_into(n) if n in self._worth else (None, None)
+        inside, expected = self._look_into(n) if n in self._wrapped else (None, None)
         versions = self._versions(n)
         self.draws.restart()
         result = super().run_node(n)
-        if inside is not None and versions == self._versions(n) and _equal(expected, result):
+        if inside is not None and versions == self._versions(n) and alike(expected, result):
             self._new[n] = self._inline(inside, n)
             self.found += 1
         else:
             self._new[n] = self._copy(n)
-            if n in self._worth:
+            if n in self._wrapped:
                 self.closed[n] = self._new[n]
         return result
 
@@ -97,17 +100,17 @@ class _Opener(fx.Interpreter):
         """A function's graph and what it gives, if the function can and should be opened."""
         function: Any = node.target
         values = {operand: self.env[operand] for operand in node.all_input_nodes}
-        seer = Seer(function.__qualname__, node.stack_trace or "")
+        tracer = ValueTracer(function.__qualname__, node.stack_trace or "")
         try:
             given: dict[fx.Node, Any] = {
-                operand: _argument(seer, operand, value, decides=operand in self._sizes)
+                operand: _argument(tracer, operand, value, decides=operand in self._sizes)
                 for operand, value in values.items()
             }
             args: Any = fx.map_arg(node.args, given.__getitem__)
             kwargs: Any = fx.map_arg(node.kwargs, given.__getitem__)
-            graph = seer.finish(function(*_plain(args), **_plain(kwargs)))
+            graph = tracer.finish(function(*_plain(args), **_plain(kwargs)))
             weighs = any(isinstance(value, nn.Parameter) for value in values.values())
-            if seer.decides and not weighs:
+            if tracer.decides and not weighs:
                 return None, None  # sizes are given up only where there is a layer to gain
             self.draws.restart()
             runner = fx.Interpreter(nn.Module(), graph=graph)
@@ -115,7 +118,7 @@ class _Opener(fx.Interpreter):
         except Exception:  # the function's own code runs on proxies and may raise anything
             return None, None
         finally:
-            if seer.decides:
+            if tracer.decides:
                 self.deciding.add(node)
 
     def _versions(self, node: fx.Node) -> list[int]:
@@ -128,11 +131,11 @@ class _Opener(fx.Interpreter):
         ]
 
 
-def _argument(seer: Seer, node: fx.Node, value: Any, *, decides: bool) -> Seen:
+def _argument(tracer: ValueTracer, node: fx.Node, value: Any, *, decides: bool) -> TracedValue:
     numbers = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (numbers or isinstance(value, (Tensor, tuple, list))):
-        raise Unseen("it is given something that is neither tensor nor number")
-    return seer.give(node.name, value, decides=decides)
+        raise Unfaithful("it is given something that is neither tensor nor number")
+    return tracer.give(node.name, value, decides=decides)
 
 
 def _plain(structure: Any) -> Any:
@@ -144,28 +147,7 @@ def _plain(structure: Any) -> Any:
     return tuple(map(_plain, structure)) if type(structure) is tuple else structure
 
 
-def _is_python(node: fx.Node) -> bool:
-    """Whether a node calls a function that is neither torch's nor Python's own."""
-    target = node.target
-    if node.op != "call_function" or not isinstance(target, FunctionType):
-        return False
-    return target.__module__.partition(".")[0] not in ("torch", "upscale")
-
-
 def _is_size(node: fx.Node, sizes: set[fx.Node]) -> bool:
     """Whether a node's value is known from sizes alone."""
-    computed = node.op == "call_function" and not _is_python(node) and node.all_input_nodes
+    computed = node.op == "call_function" and not calls_python(node) and node.all_input_nodes
     return asks_sizes(node) or bool(computed and sizes.issuperset(node.all_input_nodes))
-
-
-def _equal(one: Any, other: Any) -> bool:
-    ones, others = tree_leaves(one), tree_leaves(other)
-    return len(ones) == len(others) and all(map(_same, ones, others))
-
-
-def _same(one: Any, other: Any) -> bool:
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
-        return type(one) is type(other) and bool(one == other)
-    if one.is_meta or one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)

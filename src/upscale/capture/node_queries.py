@@ -1,19 +1,12 @@
-"""Questions about single nodes that both analysis and rewrite ask."""
+"""Questions about a graph's node as it is written: does it ask for sizes, does it reshape."""
 
 from __future__ import annotations
-
-import re
-import sys
-from functools import cache
-from pathlib import PurePath
-from types import CodeType, FrameType
 
 import torch
 from torch import fx
 
-HERE = PurePath(__file__).parent
-# Stands between a model and torch while it is run here.
-BETWEEN = HERE.parent / "draws.py"
+from upscale.capture.origin import line_of
+
 aten = torch.ops.aten
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, torch.reshape)
 SIZES = ("size", "shape")
@@ -60,32 +53,6 @@ def axis_asked(node: fx.Node) -> int | None:
 def source_line(node: fx.Node) -> str:
     """`file.py:12` of the model code behind a node, or nothing."""
     return line_of(node.stack_trace or "")
-
-
-def line_of(trace: str) -> str:
-    """`file.py:12` of the innermost model code in a stack trace, or nothing."""
-    found = re.findall(r'File "([^"]+)", line (\d+)', trace)
-    frames = [(path, line) for path, line in found if _is_model_code(path)]
-    return f"{PurePath(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""
-
-
-def running_line(caller: CodeType) -> str:
-    """The innermost line of model code that runs within `caller`, as a stack trace has it.
-
-    One line, because a whole trace for every node takes longer than tracing does.
-    """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not caller:
-        if _is_model_code(frame.f_code.co_filename):
-            return f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'
-        frame = frame.f_back
-    return ""
-
-
-@cache
-def _is_model_code(path: str) -> bool:
-    file = PurePath(path)
-    return "torch" not in file.parts and file.parent != HERE and file != BETWEEN
 
 
 def _asked(node: fx.Node) -> object:

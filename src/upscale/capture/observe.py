@@ -1,7 +1,20 @@
-"""Observation: run a graph once and write down every ATen operation it performs."""
+"""Observe one run of a graph: every ATen operation it performs, with a name for every tensor.
+
+A graph node may do anything: `self.block(x)`, `x += y`, a function of the caller's. What is known
+is what it does to tensors, so it is run, and a dispatch mode sees every operation on its way to
+the kernel:
+
+    node relu:  torch.relu_(conv)   ──►  aten.relu_(Ref("conv"))   writes conv, makes "relu"
+
+A tensor is named after the node that made it (`chunk`, `chunk:1`, ...). An in-place write gives
+its memory a new name from there on; a view of the same memory that is read later under its old
+name would be wrong, and is refused.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,10 +22,11 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
+from upscale.capture.buffer_writes import NORMS, STATISTICS, Memory, shared_statistics
+from upscale.capture.captured import Call, Observed, Ref, TensorInfo, place_of, schema_of
 from upscale.capture.in_place import AUGMENTED, REBINDS, write_back
-from upscale.capture.packing import PACKS, Packed
-from upscale.capture.record import Call, Observed, Ref, TensorInfo
-from upscale.capture.state import Memory, shared_statistics, statistics, written_by
+from upscale.capture.origin import home
+from upscale.capture.records import PACKS, Packed
 from upscale.errors import CaptureError
 
 # Convolutions, and how many axes their input has if the first is one of samples.
@@ -23,30 +37,28 @@ class Observer(fx.Interpreter):
     """Runs a graph and names every tensor every operation reads and makes."""
 
     def __init__(
-        self, model: nn.Module, graph: fx.Graph, owned: dict[int, str], lasting: Memory
+        self, model: nn.Module, graph: fx.Graph, owned: dict[int, str], memory: Memory
     ) -> None:
         super().__init__(model, garbage_collect_values=False, graph=graph)
-        self.at = ""
         self.values: dict[str, TensorInfo] = {}
         self.measured: dict[str, tuple[int, ...]] = {}
         self.observed: dict[str, Observed] = {}
-        self._owned, self._lasting = owned, lasting
+        self._owned, self._memory = owned, memory
+        # Of values: the buffer they lie in, all tensors in one place, which stay alive so that ids
+        # stay theirs, what took their name since, and who wrote to them through another view.
         self._within: dict[str, str] = {}
+        self._sharing: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
+        self._newest: dict[str, str] = {}
+        self._overwritten: dict[str, str] = {}
         self._changed: set[str] = set()
         self._names: dict[fx.Node, Any] = {}
-        self._newest: dict[str, str] = {}
-        self._memory: dict[int, set[str]] = {}
-        self._overwritten: dict[str, str] = {}
-        self._bound: dict[int, str] = {}
-        self._alive: list[Tensor] = []
-        self._calls: list[Call] = []
-        self._writes: list[str] = []
-        self._statistics: list[str] = []
 
     @property
     def state(self) -> frozenset[str]:
         """The values in the memory of buffers that were written."""
-        changed = self._changed | shared_statistics(self.graph, self.observed)
+        changed = set(self._changed)
+        if any(seen.statistics for seen in self.observed.values()):
+            changed |= shared_statistics(self.graph, self.observed)
         return frozenset(name for name, buffer in self._within.items() if buffer in changed)
 
     @property
@@ -56,23 +68,21 @@ class Observer(fx.Interpreter):
         return frozenset(name[1:] for name in kept | self._changed)
 
     def run_node(self, n: fx.Node) -> Any:
-        self.at, self._node = n.name, n
-        self._bound, self._calls, self._writes, self._statistics = {}, [], [], []
+        self._node, self._at = n, n.name
+        self._bound: dict[int, str] = {}
+        self._calls: list[Call] = []
+        self._writes: list[str] = []
+        self._statistics: list[str] = []
         reads = {operand.name: self._bind(operand) for operand in n.all_input_nodes}
+        takes = _values_in(reads)
+        operands = [leaf for x in n.all_input_nodes for leaf in _tensors(self.env[x])]
         if n.op == "output":
-            self._check_overwritten([name for name in tree_leaves(reads) if name is not None])
-        given = [
-            leaf
-            for operand in n.all_input_nodes
-            for leaf in tree_leaves(self.env[operand])
-            if isinstance(leaf, Tensor)
-        ]
-        operands = {id(leaf) for leaf in given}
-        if AUGMENTED in n.meta and any(map(self._lasting.holds, given[:1])):
+            self._check_overwritten(takes)
+        if AUGMENTED in n.meta and any(map(self._memory.holds, operands[:1])):
             write_back(n)
         if REBINDS in n.meta:
-            self._lasting.check_binding(given[0], given[1], n)
-        with _Recorder(self):
+            self._memory.check_binding(operands[0], operands[1], n)
+        with _Dispatched(self._record):
             result = super().run_node(n)
         if PACKS in n.meta:
             result = Packed(result)
@@ -80,60 +90,89 @@ class Observer(fx.Interpreter):
         names = [self._name_of(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves]
         if not self._writes and n.op != "output":
             # A node may hand its input back; a fresh alias keeps the two values apart.
-            leaves = [
-                torch.ops.aten.alias(leaf) if id(leaf) in operands else leaf for leaf in leaves
-            ]
+            known = {id(tensor) for tensor in operands}
+            leaves = [torch.ops.aten.alias(leaf) if id(leaf) in known else leaf for leaf in leaves]
             result = spec.unflatten(leaves)
         self._names[n] = spec.unflatten(names)
-        memory = {leaf.untyped_storage()._cdata for leaf in given}
-        is_view = any(
-            isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata in memory for leaf in leaves
-        )
+        places = {place_of(tensor) for tensor in operands}
         self.observed[n.name] = Observed(
-            tuple(self._calls),
-            reads,
-            self._names[n],
-            tuple(self._writes),
-            is_view,
-            tuple(self._statistics),
+            calls=tuple(self._calls),
+            reads=reads,
+            result=self._names[n],
+            takes=takes,
+            makes=tuple(dict.fromkeys(name for name in names if name is not None)),
+            writes=tuple(self._writes),
+            statistics=tuple(self._statistics),
+            is_view=any(isinstance(leaf, Tensor) and place_of(leaf) in places for leaf in leaves),
+            home=home(n),
         )
         return result
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What a node is given: containers themselves, but for the output, which hands them on."""
+        """What a node is given: records themselves, but for the output, which hands them on."""
         args, kwargs = super().fetch_args_kwargs_from_env(n)
-        if n.op == "output":
-            return args, kwargs
-        return tree_map_only(Packed, _unpacked, args), tree_map_only(Packed, _unpacked, kwargs)
+        if n.op != "output" and any(PACKS in operand.meta for operand in n.all_input_nodes):
+            args, kwargs = tree_map_only(Packed, lambda packed: packed.value, (args, kwargs))
+        return args, kwargs
 
     def measure(self, *inputs: Any) -> None:
         """Run once more, on another example, and note the shapes that values have then."""
         runner = _Measurer(self)
-        with torch.inference_mode(), _Performer():  # type: ignore[no-untyped-call]
+        with _Dispatched(_perform):
             runner.run(*inputs, enable_io_processing=False)
 
-    def record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen operation and write it down."""
         if overload is torch.ops.aten.sym_size.int:
             return overload(*args, **kwargs)
-        refs = self._refs(args), {name: self._refs(value) for name, value in kwargs.items()}
-        names = [self._name_of(x) for x in _tensors((*args, *kwargs.values()))]
-        self._check_overwritten(names)
-        aliased = any(name in self._overwritten for name in names)
-        written = written_by(overload, args, kwargs)
+        schema = schema_of(overload)
+        reads: list[str] = []
+        refs = tuple(self._ref(part, reads) for part in args)
+        named = {name: self._ref(part, reads) for name, part in kwargs.items()}
+        arguments = schema.arguments(refs, named)
+        self._check_overwritten(reads)
+        aliased = any(name in self._overwritten for name in reads)
+        result = self._perform(overload, args, kwargs, schema.written_in(args, kwargs))
+        if schema.op in NORMS and arguments[NORMS[schema.op]]:
+            kept = (arguments[name] for name in STATISTICS)
+            self._statistics += [ref.value for ref in kept if isinstance(ref, Ref)]
+        outs = []
+        for tensor in _tensors(result):
+            known = self._bound.get(id(tensor)) if schema.written else None
+            outs.append(known or self._new(tensor))
+        self._calls.append(
+            Call(schema.op, refs, named, tuple(reads), tuple(outs), aliased, arguments, overload)
+        )
+        return result
+
+    def _perform(
+        self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[Tensor]
+    ) -> Any:
+        """Run an operation, and give what it writes into a new name."""
         for tensor in written:
-            self._lasting.check_write(tensor, self._node)
-        places = [self._lasting.buffer(tensor) for tensor in written]
+            self._memory.check_write(tensor, self._node)
+        buffers = [self._memory.buffers.get(place_of(tensor)) for tensor in written]
         result = _perform(overload, args, kwargs)
-        if places != [self._lasting.buffer(tensor) for tensor in written]:
-            raise CaptureError(f"{self.at} gives a buffer other memory; copy into it instead")
+        if buffers != [self._memory.buffers.get(place_of(tensor)) for tensor in written]:
+            raise CaptureError(f"{self._at} gives a buffer other memory; copy into it instead")
         for tensor in written:
             self._write(tensor)
-        self._statistics += [self._name_of(tensor) for tensor in statistics(overload, args, kwargs)]
-        outs = tuple(self._name_result(leaf, overload) for leaf in _tensors(result))
-        name = overload._schema.name.removeprefix("aten::")
-        self._calls.append(Call(name, *refs, outs, aliased, overload))
         return result
+
+    def _write(self, tensor: Tensor) -> None:
+        old, place = self._name_of(tensor), place_of(tensor)
+        if id(tensor) in self._owned and id(tensor) not in self._bound:
+            self._statistics.append(old)  # a buffer of a layer's own, such as a count of batches
+            return
+        self._writes.append(old)
+        if place in self._memory.buffers:
+            # Whatever meets it runs in its place, so that it needs no name for what it is now.
+            self._changed.add(self._memory.buffers[place])
+            return
+        for name, other in self._sharing[place].items():
+            if name != old and _overlap(tensor, other):
+                self._overwritten[name] = self._at
+        self._newest[old] = self._new(tensor)
 
     def _bind(self, operand: fx.Node) -> Any:
         """Bind an operand's tensors to their newest names for this node."""
@@ -148,65 +187,44 @@ class Observer(fx.Interpreter):
                 self._bound[id(leaf)] = name
         return spec.unflatten(newest)
 
+    def _ref(self, part: Any, reads: list[str]) -> Any:
+        """Part of a call's arguments with its tensors named; `reads` gathers the names."""
+        if isinstance(part, Tensor):
+            reads.append(self._name_of(part))
+            return Ref(reads[-1])
+        if isinstance(part, (list, tuple)):
+            return type(part)(self._ref(inner, reads) for inner in part)
+        return part
+
     def _name_of(self, tensor: Tensor) -> str:
         name = self._bound.get(id(tensor)) or self._owned.get(id(tensor))
         if name is None:
             return self._new(tensor)
         if name not in self.values:
-            self.values[name] = TensorInfo(tuple(tensor.shape), tensor.element_size())
-            self._place(name, tensor)
+            self._note(name, tensor)
         return name
 
-    def _place(self, name: str, tensor: Tensor) -> None:
-        """Remember that a value lies in a buffer's memory, if it does."""
-        buffer = self._lasting.buffer(tensor)
+    def _new(self, tensor: Tensor) -> str:
+        name, version = self._at, 0
+        while name in self.values:
+            version += 1
+            name = f"{self._at}:{version}"
+        self._bound[id(tensor)] = name
+        self._sharing[place_of(tensor)][name] = tensor
+        self._note(name, tensor)
+        return name
+
+    def _note(self, name: str, tensor: Tensor) -> None:
+        self.values[name] = TensorInfo(tuple(tensor.shape), tensor.element_size())
+        buffer = self._memory.buffers.get(place_of(tensor))
         if buffer is not None:
             self._within[name] = buffer
 
-    def _new(self, tensor: Tensor) -> str:
-        name, version = self.at, 0
-        while name in self.values:
-            version += 1
-            name = f"{self.at}:{version}"
-        self._bound[id(tensor)] = name
-        self._alive.append(tensor)
-        self.values[name] = TensorInfo(tuple(tensor.shape), tensor.element_size())
-        self._memory.setdefault(tensor.untyped_storage()._cdata, set()).add(name)
-        self._place(name, tensor)
-        return name
-
-    def _refs(self, part: Any) -> Any:
-        """Part of a call's arguments with its tensors named; operations take no deeper trees."""
-        if isinstance(part, (list, tuple)):
-            return type(part)(self._refs(inner) for inner in part)
-        return Ref(self._name_of(part)) if isinstance(part, Tensor) else part
-
-    def _name_result(self, tensor: Tensor, overload: Any) -> str:
-        if overload._schema.is_mutable and id(tensor) in self._bound:
-            return self._bound[id(tensor)]
-        return self._new(tensor)
-
-    def _write(self, tensor: Tensor) -> None:
-        old = self._name_of(tensor)
-        if id(tensor) in self._owned and id(tensor) not in self._bound:
-            self._statistics.append(old)  # a buffer of a layer's own, such as a count of batches
-            return
-        buffer = self._lasting.buffer(tensor)
-        if buffer is not None:
-            # Whatever meets it runs in its place, so that it needs no name for what it is now.
-            self._changed.add(buffer)
-            self._writes.append(old)
-            return
-        for other in self._memory.get(tensor.untyped_storage()._cdata, set()) - {old}:
-            self._overwritten[other] = self.at
-        self._newest[old] = self._new(tensor)
-        self._writes.append(old)
-
-    def _check_overwritten(self, names: list[str]) -> None:
+    def _check_overwritten(self, names: Sequence[str]) -> None:
         for name in names:
-            if self._overwritten.get(name, self.at) != self.at:
+            if self._overwritten.get(name, self._at) != self._at:
                 raise CaptureError(
-                    f"{self.at} reads {name}, whose memory {self._overwritten[name]} wrote in "
+                    f"{self._at} reads {name}, whose memory {self._overwritten[name]} wrote in "
                     "place through another view; write that operation out of place"
                 )
 
@@ -223,9 +241,9 @@ class _Measurer(fx.Interpreter):
         result = self._known(n, seen)
         if result is None:
             result = super().run_node(n)
-        names = tree_leaves(seen.result, is_leaf=lambda x: x is None)
         if PACKS in n.meta:
             return result
+        names = tree_leaves(seen.result, is_leaf=lambda x: x is None)
         for name, leaf in zip(names, tree_leaves(result), strict=True):
             if name is not None and isinstance(leaf, Tensor):
                 self._observer.measured[name] = tuple(leaf.shape)
@@ -243,15 +261,30 @@ class _Measurer(fx.Interpreter):
         return known
 
 
-def _unpacked(packed: Packed) -> Any:
-    return packed.value
+def _values_in(names: Any) -> tuple[str, ...]:
+    """The names in a structure, each once."""
+    return tuple(dict.fromkeys(name for name in tree_leaves(names) if name is not None))
 
 
 def _tensors(part: Any) -> list[Tensor]:
-    """The tensors among what an operation takes or gives."""
-    if isinstance(part, (list, tuple)):
-        return [tensor for inner in part for tensor in _tensors(inner)]
-    return [part] if isinstance(part, Tensor) else []
+    return [leaf for leaf in tree_leaves(part) if isinstance(leaf, Tensor)]
+
+
+def _overlap(written: Tensor, other: Tensor) -> bool:
+    """Whether two tensors in one memory have an element in common.
+
+    >>> x = torch.zeros(2, 6)
+    >>> one, other = x.chunk(2, 1)
+    >>> _overlap(one, other), _overlap(one, x)
+    (False, True)
+    """
+    memory = written.untyped_storage().nbytes() // written.element_size()
+    whole = written.numel() == memory or 0 in written.stride()
+    if whole or written.element_size() != other.element_size():
+        return True
+    touched = torch.zeros(memory, dtype=torch.bool, device="cpu")
+    touched.as_strided(written.shape, written.stride(), written.storage_offset()).fill_(True)
+    return bool(touched.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
 def _perform(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -261,19 +294,14 @@ def _perform(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return overload(*args, **kwargs)
 
 
-class _Performer(TorchDispatchMode):
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        return _perform(func, args, kwargs or {})
+class _Dispatched(TorchDispatchMode):
+    """While it is on, every ATen operation is performed by a function of ours."""
 
-
-class _Recorder(TorchDispatchMode):
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, perform: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.observer = observer
+        self._perform = perform
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        return self.observer.record(func, args, kwargs or {})
+        return self._perform(func, args, kwargs or {})

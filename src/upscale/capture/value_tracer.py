@@ -1,4 +1,13 @@
-"""Seeing: trace a function symbolically while knowing what its values were on the example.
+"""Trace a function symbolically while knowing what its values were on the example.
+
+A proxy of `torch.fx` knows nothing, so `if x.shape[2] > 4:` stops it. Here every proxy carries the
+value it had, and Python may go on:
+
+    def halves(x):                          x = placeholder            # seen: a 1x8x6x6 tensor
+        if x.shape[2] > 4:                  size = x.shape[2]          # seen: 6
+            x = x[:, :, ::2]      ──►       gt = size > 4              # seen: True
+        return x                            require_size(gt, "at this size halves takes ...")
+                                            return x[:, :, ::2]
 
 Sizes stay symbolic. Where Python decides on them it decides as on the example, and the graph
 asserts that it still would. What cannot be traced faithfully raises; nothing is guessed.
@@ -7,10 +16,7 @@ asserts that it still would. What cannot be traced faithfully raises; nothing is
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import PurePath
-from types import FrameType
 from typing import Any
 
 import torch
@@ -18,8 +24,10 @@ from torch import Tensor, fx
 from torch.fx.node import map_aggregate
 from torch.fx.proxy import GraphAppendingTracer
 
-from upscale.capture.guards import require_size
-from upscale.capture.node_queries import HERE, RANKS, SIZES
+from upscale.capture.in_place import WRITES
+from upscale.capture.node_queries import RANKS, SIZES
+from upscale.capture.origin import line_of, running_line
+from upscale.capture.size_guards import require_size
 
 COUNTS = ("numel", "nelement")
 MAKERS = {
@@ -28,14 +36,13 @@ MAKERS = {
     "new_full": torch.full,
     "new_empty": torch.empty,
 }
-TORCH = PurePath(torch.__file__).parent
 
 
-class Unseen(Exception):
+class Unfaithful(Exception):
     """A function does something that a trace would not repeat faithfully."""
 
 
-class Seen(fx.Proxy):
+class TracedValue(fx.Proxy):
     """A value of a traced function, and what it was on the example.
 
     Python may decide on a value that `decides`: it is computed from sizes alone. `view_of` is
@@ -43,12 +50,12 @@ class Seen(fx.Proxy):
     through another view: it must not be read again.
     """
 
-    tracer: Seer
+    tracer: ValueTracer
 
-    def __init__(self, node: fx.Node, tracer: Seer, seen: Any, *, decides: bool) -> None:
+    def __init__(self, node: fx.Node, tracer: ValueTracer, seen: Any, *, decides: bool) -> None:
         super().__init__(node, tracer)
         self.seen, self.decides = seen, decides
-        self.view_of: tuple[Seen, Any] | None = None
+        self.view_of: tuple[TracedValue, Any] | None = None
         self.given = self.stale = False
 
     def __getattr__(self, k: str) -> Any:
@@ -84,19 +91,19 @@ class Seen(fx.Proxy):
         self.tracer.assign(self, index, value)
 
 
-class Seer(GraphAppendingTracer):
+class ValueTracer(GraphAppendingTracer):
     """Writes down what a function does to values it sees."""
 
     def __init__(self, function: str, stack_trace: str) -> None:
         super().__init__(fx.Graph())
         self.decides = False
         self._effects: set[fx.Node] = set()
-        self._tensors: list[Seen] = []
+        self._tensors: list[TracedValue] = []
         self._guards: set[tuple[fx.Node, Any]] = set()
         self._stack_trace = stack_trace
         self._function = function
 
-    def give(self, name: str, value: Any, *, decides: bool) -> Seen:
+    def give(self, name: str, value: Any, *, decides: bool) -> TracedValue:
         """An argument of the function."""
         made = self._see(self.graph.placeholder(name), value, decides=decides)
         made.given = True
@@ -121,7 +128,7 @@ class Seer(GraphAppendingTracer):
         type_expr: Any = None,
         proxy_factory_fn: Any = None,
     ) -> Any:
-        if _writes(kind, target) and isinstance(args[0], Seen) and _is_tensor(args[0]):
+        if _writes(kind, target) and isinstance(args[0], TracedValue) and _is_tensor(args[0]):
             return self._write(kind, target, args, kwargs)
         if kind == "call_method" and target in MAKERS and _is_tensor(args[0]):
             # Said so that no tensor is read: only its kind and place are asked.
@@ -131,10 +138,7 @@ class Seer(GraphAppendingTracer):
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)
-        frame = _calling_frame()
-        code = frame.f_code
-        line = f'File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}'
-        node.stack_trace = f"{self._stack_trace}\n  {line}"
+        node.stack_trace = f"{self._stack_trace}\n  {running_line()}"
         return node
 
     # Decisions.
@@ -147,23 +151,22 @@ class Seer(GraphAppendingTracer):
         self._guard(obj, bool(value), lambda: self._call(compare, obj, type(value)(0)))
         return bool(value)
 
-    def fix(self, obj: Seen) -> Any:
+    def fix(self, obj: TracedValue) -> Any:
         """A size as a plain number: from here on it is what it was on the example."""
         value = self._decidable(obj)
         self._guard(obj, ("is", value), lambda: self._call(operator.eq, obj, value))
         return value
 
-    def _decidable(self, obj: Seen) -> Any:
+    def _decidable(self, obj: TracedValue) -> Any:
         self.decides = True
         if not obj.decides:
-            raise Unseen("it decides on something that is no size")
+            raise Unfaithful("it decides on something that is no size")
         return obj.seen
 
-    def _guard(self, obj: Seen, decided: Any, condition: Callable[[], Any]) -> None:
+    def _guard(self, obj: TracedValue, decided: Any, condition: Callable[[], Any]) -> None:
         if (obj.node, decided) not in self._guards:
             self._guards.add((obj.node, decided))
-            frame = _calling_frame()
-            where = f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            where = line_of(running_line())
             message = (
                 f"at this size {self._function} ({where}) takes another branch than on the "
                 "example this model was exported with; export it again with an example of this size"
@@ -185,8 +188,10 @@ class Seer(GraphAppendingTracer):
         name: str | None = None,
     ) -> Any:
         """Write an operation down and see what it makes."""
-        operands: list[Seen] = []
-        map_aggregate((args, kwargs), lambda a: operands.append(a) if isinstance(a, Seen) else a)
+        operands: list[TracedValue] = []
+        map_aggregate(
+            (args, kwargs), lambda a: operands.append(a) if isinstance(a, TracedValue) else a
+        )
         given: Any
         given, named = map_aggregate((args, kwargs), self._value)
         tensors = [operand for operand in operands if _is_tensor(operand)]
@@ -199,7 +204,7 @@ class Seer(GraphAppendingTracer):
         for operand, version in zip(tensors, versions, strict=True):
             if operand.seen._version != version:
                 if operand.given or self._kin(operand):
-                    raise Unseen("it writes in place into memory it shares")
+                    raise Unfaithful("it writes in place into memory it shares")
                 self._effects.add(node)
                 if seen is operand.seen:
                     operand.node = node
@@ -209,22 +214,22 @@ class Seer(GraphAppendingTracer):
             made.view_of = (args[0], args[1])
         return made
 
-    def _see(self, node: fx.Node, value: Any, *, decides: bool) -> Seen:
-        made = Seen(node, self, value, decides=decides)
+    def _see(self, node: fx.Node, value: Any, *, decides: bool) -> TracedValue:
+        made = TracedValue(node, self, value, decides=decides)
         if _is_tensor(made):
             self._tensors.append(made)
         return made
 
     def _value(self, leaf: Any) -> Any:
-        if isinstance(leaf, Seen):
+        if isinstance(leaf, TracedValue):
             if leaf.stale:
-                raise Unseen("it reads memory that was written through another view")
+                raise Unfaithful("it reads memory that was written through another view")
             return leaf.seen
         return leaf
 
     # Writes in place, which become operations that make a new tensor where memory is shared.
 
-    def assign(self, tensor: Seen, index: Any, value: Any) -> None:
+    def assign(self, tensor: TracedValue, index: Any, value: Any) -> None:
         """What `tensor[index] = value` does."""
         _items(index, tensor.seen)
         fresh = self._record(
@@ -235,14 +240,14 @@ class Seer(GraphAppendingTracer):
         self._replace(tensor, self._scattered(tensor, index, filled))
 
     def _write(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        written: Seen = args[0]
+        written: TracedValue = args[0]
         if not written.given and not self._kin(written):
             return self._record(kind, target, args, kwargs)
         fresh = self._record("call_method", "clone", (written,), {})
         self._replace(written, self._record(kind, target, (fresh, *args[1:]), kwargs))
         return written
 
-    def _replace(self, tensor: Seen, new: Seen) -> None:
+    def _replace(self, tensor: TracedValue, new: TracedValue) -> None:
         """Let a tensor be another from here on, and what it is a view of with it."""
         kin = self._kin(tensor)
         while tensor.view_of is not None:
@@ -252,11 +257,11 @@ class Seer(GraphAppendingTracer):
             tensor = base
         for other in (*kin, tensor):
             if other.given:
-                raise Unseen("it writes in place into what it is given")
+                raise Unfaithful("it writes in place into what it is given")
             other.stale = other is not tensor
         tensor.node, tensor.seen = new.node, new.seen
 
-    def _kin(self, tensor: Seen) -> list[Seen]:
+    def _kin(self, tensor: TracedValue) -> list[TracedValue]:
         """The values that share memory with a tensor."""
         memory = tensor.seen.untyped_storage()._cdata
         return [
@@ -266,7 +271,7 @@ class Seer(GraphAppendingTracer):
             if other.seen.untyped_storage()._cdata == memory
         ]
 
-    def _scattered(self, base: Seen, index: Any, new: Seen) -> Seen:
+    def _scattered(self, base: TracedValue, index: Any, new: TracedValue) -> TracedValue:
         """A tensor with the part that an index takes of it replaced."""
         items = _items(index, base.seen)
         if not items:
@@ -293,9 +298,9 @@ def _items(index: Any, tensor: Tensor) -> list[tuple[int, Any]]:
             parts[place : place + 1] = [slice(None)] * (tensor.ndim - len(parts) + 1)
             break
     for part in parts:
-        number = part.seen if isinstance(part, Seen) else part
+        number = part.seen if isinstance(part, TracedValue) else part
         if not isinstance(part, slice) and (type(number) is not int):
-            raise Unseen("it writes through an index that is no slice")
+            raise Unfaithful("it writes through an index that is no slice")
     return [
         (dim, part)
         for dim, part in enumerate(parts)
@@ -305,37 +310,20 @@ def _items(index: Any, tensor: Tensor) -> list[tuple[int, Any]]:
 
 
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Seen) and isinstance(value.seen, Tensor)
+    return isinstance(value, TracedValue) and isinstance(value.seen, Tensor)
 
 
 def _writes(kind: str, target: Any) -> bool:
     """Whether an operation writes into its first operand, by its name."""
     if kind == "call_method":
         return bool(target.endswith("_") and not target.endswith("__"))
-    return target in INPLACE
+    return target in WRITES.values() or target is operator.imatmul
 
 
-INPLACE = tuple(
-    getattr(operator, name)
-    for name in "iadd iand ifloordiv imod imul imatmul ior ipow isub itruediv ixor".split()
-)
-
-
-def _decides(kind: str, target: Any, args: tuple[Any, ...], operands: list[Seen]) -> bool:
+def _decides(kind: str, target: Any, args: tuple[Any, ...], operands: list[TracedValue]) -> bool:
     """Whether what an operation makes is known from sizes alone."""
     if not any(_is_tensor(operand) for operand in operands):
         return all(operand.decides for operand in operands)
     if kind == "call_method":
         return target in (*SIZES, *COUNTS)
     return target is getattr and args[1] in SIZES
-
-
-def _calling_frame() -> FrameType:
-    """The frame of the traced function that is at work."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        path = PurePath(frame.f_code.co_filename)
-        if path.parent != HERE and TORCH not in path.parents:
-            break
-        frame = frame.f_back
-    return frame

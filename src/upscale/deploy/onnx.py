@@ -17,7 +17,7 @@ from upscale.deploy.exported import exported
 from upscale.errors import DeployError
 from upscale.store.atomic import replacing
 from upscale.subject.ordinary import ordinary_tensors
-from upscale.tools.packages import MissingPackageError
+from upscale.tools.optional_packages import MissingPackageError
 from upscale.tools.quiet import unwarned
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from upscale.errors import UpscaleError
-from upscale.tools.packages import MissingPackageError, import_torchvision
+from upscale.tools.optional_packages import MissingPackageError, import_torchvision
 
 __all__ = [
     "DigitsData",

@@ -11,16 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from upscale.capture.record import Example
-from upscale.capture.tracing import (
-    home,
-    trace_by_export,
-    trace_symbolically,
-    trace_without_example,
-)
+from upscale.capture import Example, home
+from upscale.capture.export_trace import trace_by_export
+from upscale.capture.symbolic_trace import trace_symbolically, trace_without_example
 from upscale.errors import SelectionError
 from upscale.subject.layers import computes_weight, layers
-from upscale.tools.draws import OwnDraws
+from upscale.tools.own_draws import OwnDraws
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 # What can be asked of a tensor without reading its numbers.

@@ -12,8 +12,8 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture import AUGMENTED, NO_GRAD, Captured, Observed
-from upscale.capture.guards import require_size
 from upscale.capture.node_queries import asks_property, asks_sizes
+from upscale.capture.size_guards import require_size
 from upscale.planning import Plan
 from upscale.planning.plan import Inserted
 from upscale.rewrite.arguments import with_groups, with_sizes

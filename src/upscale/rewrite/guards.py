@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 from torch.fx.proxy import GraphAppendingTracer
 
-from upscale.capture.guards import Guards, require_size, said_of_guard
+from upscale.capture.size_guards import Guards, require_size, said_of_guard
 
 
 def write_out_guards(graph: fx.Graph, extras: Mapping[str, Any]) -> None:

@@ -82,6 +82,18 @@ def computes_weight(layer: nn.Module) -> bool:
     return stock_class(layer) is None or "weight" not in layer._parameters
 
 
+def stock_layers(model: nn.Module) -> frozenset[str]:
+    """The names of all layers that compute as one of torch's own class does."""
+    modules = model.named_modules(remove_duplicate=False)
+    return frozenset(n for n, m in modules if isinstance(m, KINDS) and stock_class(m) is not None)
+
+
+def computed_weights(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The layers that compute their weight in every call, and its shape."""
+    computing = {n: layer for n, layer in layers(model).items() if computes_weight(layer)}
+    return {name: tuple(weight_of(layer).shape) for name, layer in computing.items()}
+
+
 def weight_names(model: nn.Module) -> dict[str, str]:
     """The name of each layer's weight; layers that share one have one name."""
     names = parameter_names(model)

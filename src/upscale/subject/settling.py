@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from upscale.errors import CaptureError
 from upscale.subject.layers import KINDS, copied
-from upscale.tools.draws import OwnDraws
+from upscale.tools.own_draws import OwnDraws
 
 # What hooks compute a tensor from, beside it in the module: its name and an ending.
 ENDINGS: Mapping[type[Any], tuple[str, ...]] = {

@@ -19,7 +19,7 @@ from upscale.capture import Example
 from upscale.targets.prices import BUILT_IN, Prices
 from upscale.targets.pricing import Pricing
 from upscale.targets.target import ITEM_BYTES, RUNTIMES, Target
-from upscale.tools.packages import MissingPackageError
+from upscale.tools.optional_packages import MissingPackageError
 
 
 class Runtime(ABC):

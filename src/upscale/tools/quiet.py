@@ -1,4 +1,4 @@
-"""Warnings kept quiet in one thread: filters of warnings are the whole process's.
+"""Warnings and torch's log kept quiet in one thread: their filters are the whole process's.
 
 `warnings.catch_warnings` sets them aside and puts them back. Where two threads do so at once, one
 puts back what the other had set, and it stays; and meanwhile nobody else is warned either.
@@ -6,6 +6,7 @@ puts back what the other had set, and it stays; and meanwhile nobody else is war
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Iterator
@@ -41,3 +42,29 @@ def unwarned(category: type[Warning] = Warning) -> Iterator[None]:
         here.over = True
         if hush in warnings.filters:  # type: ignore[comparison-overlap]
             warnings.filters.remove(hush)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep to ourselves what torch logs and warns of within; other threads log on.
+
+    What was asked for by `TORCH_LOGS` is no warning, and stays.
+    """
+    thread = threading.get_ident()
+
+    def passes(record: logging.LogRecord) -> bool:
+        ours = record.thread == thread and record.name.partition(".")[0] == "torch"
+        return not ours or record.levelno < logging.WARNING
+
+    torchs = [n for n in tuple(logging.root.manager.loggerDict) if n.partition(".")[0] == "torch"]
+    handlers = {h for name in (None, *torchs) for h in logging.getLogger(name).handlers}
+    if logging.lastResort is not None:
+        handlers.add(logging.lastResort)
+    for handler in handlers:
+        handler.addFilter(passes)
+    try:
+        with unwarned():
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(passes)

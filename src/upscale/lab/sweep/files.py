@@ -10,7 +10,7 @@ from typing import Any
 
 from upscale.lab.sweep.cells import Cell, GridError
 from upscale.lab.sweep.grid import Grid, cells_of
-from upscale.tools.packages import MissingPackageError
+from upscale.tools.optional_packages import MissingPackageError
 
 
 def read_grid(path: str | Path) -> tuple[Cell, ...]:

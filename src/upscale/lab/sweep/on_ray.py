@@ -19,7 +19,7 @@ from upscale.lab.sweep.deadlines import deadly_deadline
 from upscale.lab.sweep.jobs import Job, next_job
 from upscale.lab.sweep.records import Record
 from upscale.lab.sweep.trials import Memory
-from upscale.tools.packages import MissingPackageError
+from upscale.tools.optional_packages import MissingPackageError
 
 
 class RayUnavailable(UpscaleError):

@@ -1,4 +1,8 @@
-"""Sizes among the numbers an operation is given: named by the input they are a size of."""
+"""Names for sizes among the numbers an operation is given: "size 2 of input 0".
+
+`x.reshape(x.shape[0], 8, 36)` on another example would say another first number, and must not get
+another fingerprint for it. The 8 is written in the model's code and stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ from typing import Any
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+from upscale.capture.captured import Captured
 from upscale.capture.node_queries import asks_sizes, axis_asked, size_arguments
-from upscale.capture.record import Captured
 
 
 class Sizes:

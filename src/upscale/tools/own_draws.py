@@ -1,4 +1,4 @@
-"""Draws: random numbers of one thread, the same every time, which nobody else's depend on.
+"""Random numbers of one thread, the same every time, which nobody else's depend on.
 
 `torch.manual_seed` seeds the whole process. Another thread that draws meanwhile would get numbers
 that it was given before.

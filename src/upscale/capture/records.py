@@ -1,91 +1,63 @@
-"""Packing: tensors in containers that a graph has no words for, such as dataclasses.
+"""Records: dataclasses that a model returns are made again by the graph that was traced.
 
-A graph holds tuples, lists and dicts. What else a model takes or gives is made by a node that
-calls its class, which is marked.
+A graph has words for tuples, lists and dicts alone. `return Output(logits=y)` therefore becomes a
+node of its own that calls the class:
+
+    y = conv(x)
+    output = Output(logits=y)      # marked by PACKS in its meta
+    return output
+
+Dicts of a class of their own are made again likewise.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.fx.graph import _PyTreeCodeGen
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
+from upscale.capture.example import is_record, leaves_of, mapped
 from upscale.errors import CaptureError
 
 PACKS = "packs"
+# What a graph has words for.
+PLAIN = (dict, fx.immutable_collections.immutable_dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A container as one thing: what is in it was read by the node that made it."""
+    """A record as one thing: what is in it was read by the node that made it."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A class, and what it is called with to make a container anew."""
+    """A class, and what it is called with to make a record anew."""
 
     kind: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def tensors_in(value: Any) -> list[Tensor]:
-    """Every tensor in what a model takes or gives, also in dataclasses and mappings.
-
-    >>> import torch
-    >>> len(tensors_in({"a": [torch.zeros(1)], "b": (torch.zeros(1), 3)}))
-    2
-    """
-    return [leaf for leaf in leaves_of(value) if isinstance(leaf, Tensor)]
-
-
-def leaves_of(value: Any) -> list[Any]:
-    """Everything in a value that is no container."""
-    found: list[Any] = []
-    for leaf in tree_leaves(value):
-        if is_record(leaf):
-            for field in dataclasses.fields(leaf):
-                found += leaves_of(getattr(leaf, field.name, None))
-        elif isinstance(leaf, Mapping):
-            found += leaves_of(list(leaf.values()))
-        else:
-            found.append(leaf)
-    return found
-
-
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A value with everything in it that is no container changed, also in dataclasses."""
-
-    def changed(leaf: Any) -> Any:
-        if not is_record(leaf):
-            return change(leaf)
-        new = copy.copy(leaf)
-        for field in dataclasses.fields(leaf):
-            object.__setattr__(new, field.name, mapped(getattr(leaf, field.name), change))
-        return new
-
-    return tree_map(changed, value)
-
-
 def parts_of(value: Any) -> Parts | None:
-    """How a container that holds traced values is made; `None` if a graph has words for it."""
-    packs = (isinstance(value, dict) and type(value) not in PLAIN) or is_record(value)
-    if not packs or not any(isinstance(leaf, fx.Proxy | fx.Node) for leaf in leaves_of(value)):
+    """How a record that holds traced values is made; `None` if a graph has words for it."""
+    if not (_is_own_dict(value) or is_record(value)):
+        return None
+    if not any(isinstance(leaf, fx.Proxy | fx.Node) for leaf in leaves_of(value)):
         return None
     if not is_record(value):
         parts = Parts(type(value), (list(value.items()),))
     else:
-        own = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value) if f.init}
-        said = {k: v for k, v in own.items() if v is not None or _must_be_said(k, value)}
+        # A field that is `None` is said only where it is not `None` by default.
+        held = [(f, getattr(value, f.name, None)) for f in dataclasses.fields(value) if f.init]
+        said = {f.name: v for f, v in held if v is not None or f.default is not None}
         parts = Parts(type(value), (), said)
     if not _makes(parts, value):
         raise CaptureError(
@@ -95,17 +67,13 @@ def parts_of(value: Any) -> Parts | None:
     return parts
 
 
-PLAIN = (dict, fx.immutable_collections.immutable_dict)
-
-
-def _must_be_said(field: str, value: Any) -> bool:
-    """Whether a field must be said although it is `None`."""
-    (own,) = (f for f in dataclasses.fields(value) if f.name == field)
-    return own.default is not None
+def _is_own_dict(value: Any) -> bool:
+    """Whether a value is a dict of a class of its own."""
+    return isinstance(value, dict) and type(value) not in PLAIN
 
 
 def _makes(parts: Parts, value: Any) -> bool:
-    """Whether a container made of parts holds the very things that another does."""
+    """Whether a record made of parts holds the very things that another does."""
     try:
         made = parts.kind(*parts.args, **parts.kwargs)
     except Exception:  # a constructor of the caller's, which may raise anything
@@ -121,11 +89,6 @@ def _held(value: Any) -> dict[Any, Any]:
     if is_record(value):
         held |= {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}
     return held | {("attribute", k): v for k, v in getattr(value, "__dict__", {}).items()}
-
-
-def is_record(value: Any) -> bool:
-    """Whether a value is a dataclass, and no class of one."""
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 class Unpacking:
@@ -166,17 +129,16 @@ def _as_dict(leaf: Any) -> Any:
 
 
 def _pack(graph: fx.Graph, value: Any) -> Any:
-    """A value as nodes, and containers of them that a graph has words for."""
-    parts = parts_of(value)
-    if parts is not None:
+    """A value with its records as nodes that make them."""
+
+    def packed(leaf: Any) -> Any:
+        parts = parts_of(leaf)
+        if parts is None:
+            return leaf
         args, kwargs = _pack(graph, parts.args), _pack(graph, dict(parts.kwargs))
         node = graph.call_function(parts.kind, args, kwargs)
         node.meta[PACKS] = True
         return node
-    if isinstance(value, dict):
-        return {key: _pack(graph, inner) for key, inner in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_pack(graph, inner) for inner in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_pack(graph, inner) for inner in value)
-    return value
+
+    # Dicts of a class of their own are records too, although pytrees may know them.
+    return tree_map(packed, value, is_leaf=_is_own_dict)

@@ -1,14 +1,16 @@
-"""What a model's code makes of sizes outside of its arithmetic: lengths, and what it remembers.
+"""Sizes of the last input that a model remembers in attributes, and a model that forgot them.
 
-`len(x)` has to be a plain number, and a model that compares its input's shape with the last one
-decides on it. `torch.export` would fix the size for either, although the model takes any.
+    if x.shape[2] != self.height:
+        self.height = x.shape[2]
+        self.table = make_table(self.height)
+
+`torch.export` would fix the size where such a comparison comes out equal, although the model takes
+any. A model that remembers no size (-1) makes its table anew, in the graph.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,40 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from upscale.capture.packing import tensors_in
-from upscale.capture.record import Example
+from upscale.capture.example import Example, alike, tensors_in
+from upscale.capture.symbolic_trace import twin_of
 from upscale.subject.layers import copied
 
 Memories: TypeAlias = Mapping[tuple[str, str], Any]
 # No size is negative: what compares with this finds that it does not know the input yet.
 NEVER = -1
-
-
-@contextmanager
-def lengths_free(model: nn.Module) -> Iterator[None]:
-    """Let `len(tensor)` be a size, in the files that a model's classes come from.
-
-    It is what `len` is for everything else, so that nobody who runs there meanwhile is disturbed.
-    """
-    files = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
-    spaces = [
-        space
-        for name in files - {"builtins"}
-        if name.partition(".")[0] != "torch"
-        if "len" not in (space := vars(sys.modules.get(name, object)))
-        if isinstance(space, dict)
-    ]
-    for space in spaces:
-        space["len"] = _length
-    try:
-        yield
-    finally:
-        for space in spaces:
-            space.pop("len", None)
-
-
-def _length(of: Any) -> Any:
-    return of.shape[0] if isinstance(of, Tensor) and of.ndim else len(of)
 
 
 def find_memories(model: nn.Module, example: Example) -> dict[tuple[str, str], Any]:
@@ -92,28 +67,13 @@ def computes_as(program: ExportedProgram, model: nn.Module, example: Example) ->
         given = example.copied()
         with torch.no_grad():
             results.append(tensors_in(own(*given.args, **given.kwargs)))
-    ours, theirs = results
-    return len(ours) == len(theirs) and all(map(_close, ours, theirs))
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    same = one.shape == other.shape and one.dtype == other.dtype
-    return same and torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+    return alike(*results, rtol=1e-3, atol=1e-4)
 
 
 def _remembered(model: nn.Module, examples: tuple[Example, ...]) -> list[dict[Any, Any]]:
     """The plain attributes of a model after each of several runs."""
-
-    def shape_of(tensor: Any) -> Any:
-        return torch.empty_like(tensor, device="meta") if isinstance(tensor, Tensor) else tensor
-
-    owned: dict[int, Any] = {
-        id(tensor): nn.Parameter(shape_of(tensor), requires_grad=False)
-        if isinstance(tensor, nn.Parameter)
-        else shape_of(tensor)
-        for tensor in (*model.parameters(), *model.buffers())
-    }
-    twin, seen = copied(model, owned), []
+    shape_of = partial(torch.empty_like, device="meta")
+    twin, seen = twin_of(model, shape_of)[0], []
     with torch.device("meta"), torch.no_grad():
         for example in examples:
             given = example.map(shape_of)
@@ -129,10 +89,8 @@ def _remembered(model: nn.Module, examples: tuple[Example, ...]) -> list[dict[An
     return seen
 
 
-def _grown(axes: tuple[int, ...], leaf: Any) -> Any:
+def _grown(axes: tuple[int, ...], leaf: Tensor) -> Tensor:
     """A tensor twice as long along some axes; those behind the second are counted from the end."""
-    if not isinstance(leaf, Tensor):
-        return leaf
     for axis in axes:
         if leaf.ndim > (2 if axis < 0 else 0):
             leaf = torch.cat([leaf, leaf], axis)

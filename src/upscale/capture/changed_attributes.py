@@ -1,7 +1,11 @@
-"""Remembering: attributes that a model changes in `forward`, and whether a later call reads them.
+"""Attributes that forward changes, and whether a later call of the model depends on them.
 
 A graph has no attributes. It does what the model does in its first call, so that what a call
-leaves behind in Python must make no difference to the next.
+leaves behind in Python must make no difference to the next:
+
+    self.shape = x.shape          harmless: every call sets it before it reads it
+    self.calls += 1               harmless: it is counted and nothing else
+    self.mean = 0.9 * self.mean + x.mean()     refused, with its line: keep it in a buffer
 """
 
 from __future__ import annotations
@@ -10,18 +14,20 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence, Set
 from pathlib import PurePath
+from types import CodeType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from upscale.capture.packing import tensors_in
-from upscale.capture.record import Example
-from upscale.capture.state import Watch
+from upscale.capture.captured import place_of, schema_of
+from upscale.capture.example import Example, alike, tensors_in
+from upscale.capture.origin import line_of, running_line
 from upscale.errors import CaptureError, StateError
 from upscale.subject.layers import copied, parameter_names, tensors
-from upscale.tools.draws import OwnDraws
+from upscale.tools.own_draws import OwnDraws
 
 # What tracing itself leaves on what it traces.
 TRACED = re.compile(r"_tensor_constant\d+$")
@@ -29,19 +35,41 @@ TRACED = re.compile(r"_tensor_constant\d+$")
 OWN = frozenset(vars(nn.Module()))
 
 
+class Watch(TorchDispatchMode):
+    """Notes the line that first writes to each tensor of a model, while its code runs."""
+
+    def __init__(self, watched: Mapping[str, Tensor], within: CodeType) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lines: dict[str, str] = {}
+        self._names = {place_of(tensor): name for name, tensor in watched.items()}
+        self._within = within
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        for tensor in schema_of(func).written_in(args, kwargs or {}):
+            name = self._names.get(place_of(tensor))
+            line = line_of(running_line(self._within)) if name is not None else ""
+            if name is not None and line:
+                self.lines.setdefault(name, line)
+        return func(*args, **(kwargs or {}))
+
+
 def check_written(
-    model: nn.Module, twin: nn.Module, given: Mapping[str, Tensor], lines: Mapping[str, str]
+    model: Mapping[str, Tensor],
+    twin: Mapping[str, Any],
+    before: Mapping[str, Tensor],
+    lines: Mapping[str, str],
 ) -> None:
     """Raise if tracing a twin of a model changed a tensor of it: the graph lacks such a write.
 
-    `given` are the tensors that the twin had before, `lines` those that wrote to them.
+    `before` are the tensors that the twin had, `lines` those that wrote to them.
     """
-    now: dict[str, Any] = {**tensors(twin)}
-    for name, tensor in tensors(model).items():
-        found = now.get(name)
-        if isinstance(found, fx.Proxy):
+    for name, tensor in model.items():
+        now = twin.get(name)
+        if isinstance(now, fx.Proxy):
             continue  # bound to something that the graph has
-        if found is not given[name] or not _equal(found, tensor):
+        if now is not before[name] or not _equal(now, tensor):
             raise CaptureError(_unseen(name, lines.get(name, "")))
 
 
@@ -59,27 +87,26 @@ def _unseen(name: str, line: str) -> str:
     )
 
 
-def check_memory(
-    model: nn.Module, example: Example, traced: nn.Module | None = None
-) -> dict[str, str]:
-    """Raise if a call changes attributes of a model, and a later call depends on them.
+def check_memory(model: nn.Module, example: Example, traced: nn.Module) -> None:
+    """Raise if tracing a twin of a model changed attributes, and a later call depends on them."""
+    changed = _changed(model, traced)
+    if changed:
+        used = copied(model, {})
+        _run(used, model, example)
+        _check_attributes(model, example, used, changed)
 
-    They are found on the twin that was traced, or else by a call; then the names of tensors
-    that the call changed are returned, with the lines that wrote to them.
+
+def changed_in_a_call(model: nn.Module, example: Example) -> dict[str, str]:
+    """The names of tensors that a call of a model changes, with the lines that write to them.
+
+    Raises if it changes attributes and a later call depends on them, or if it changes parameters.
     """
-    if traced is not None:
-        changed = _changed(model, traced)
-        if changed:
-            used = _fresh(model)
-            _run(used, model, example)
-            _check_attributes(model, example, used, changed)
-        return {}
-    used = _fresh(model)
-    given, own = tensors(used), tensors(model)
-    with Watch(used, _run.__code__) as watch:
+    used = copied(model, {})
+    before, own = tensors(used), tensors(model)
+    with Watch(before, _run.__code__) as watch:
         _run(used, model, example)
     now = tensors(used)
-    written = [n for n in own if now.get(n) is not given[n] or not _equal(given[n], own[n])]
+    written = [n for n in own if now.get(n) is not before[n] or not _equal(before[n], own[n])]
     _check_attributes(model, example, used, _changed(model, used))
     names = parameter_names(model)
     lines = {names[id(own[name])]: watch.lines.get(name, "") for name in written}
@@ -95,11 +122,11 @@ def _check_attributes(
         return
     other = example.map(_another)
     try:
-        expected = _run(_fresh(model), model, other)
+        expected = _run(copied(model, {}), model, other)
     except Exception:  # the model may take no other example, and say so in any way
         other = example
-        expected = _run(_fresh(model), model, other)
-    if not _alike(_run(used, model, other), expected):
+        expected = _run(copied(model, {}), model, other)
+    if not alike(_run(used, model, other), expected, rtol=1e-5, atol=1e-8):
         raise _refusal(model, changed[0])
     before = {path: _attribute(used, path) for path in changed}
     _run(used, model, other)
@@ -110,7 +137,7 @@ def _check_attributes(
 
 def _check_counter(model: nn.Module, example: Example, path: str) -> None:
     """Raise if a number that every call changes is of any use but to be changed."""
-    twin = _fresh(model)
+    twin = copied(model, {})
     owner, _, name = path.rpartition(".")
     setattr(twin.get_submodule(owner), name, _Counter())
     try:
@@ -166,10 +193,6 @@ def _lines_of(function: Any) -> range:
     return range(first, first + len(lines))
 
 
-def _fresh(model: nn.Module) -> nn.Module:
-    return copied(model, {})
-
-
 def _run(twin: nn.Module, model: nn.Module, example: Example) -> list[Tensor]:
     """What a twin gives, with the model's own tensors: attributes alone are carried along."""
     given, own = example.copied(), tensors(model)
@@ -181,41 +204,30 @@ def _run(twin: nn.Module, model: nn.Module, example: Example) -> list[Tensor]:
         return [tensor.clone() for tensor in tensors_in(result)]
 
 
-def _another(leaf: Any) -> Any:
+def _another(leaf: Tensor) -> Tensor:
     """Another input of the same kind."""
-    if not isinstance(leaf, Tensor) or leaf.ndim == 0:
-        return leaf
-    moved = leaf.roll(1, -1)
-    return moved * 0.5 if leaf.is_floating_point() else moved
-
-
-def _alike(ones: list[Tensor], others: list[Tensor]) -> bool:
-    return len(ones) == len(others) and all(
-        one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
-        for one, other in zip(ones, others, strict=True)
-    )
+    moved = leaf.roll(1, -1) if leaf.ndim else leaf
+    return moved * 0.5 if leaf.ndim and leaf.is_floating_point() else moved
 
 
 def _changed(model: nn.Module, twin: nn.Module) -> list[str]:
     """The attributes, by path, that a twin has otherwise than its model."""
-    own = dict(model.named_modules(remove_duplicate=False))
-    found = []
+    modules = dict(model.named_modules(remove_duplicate=False))
+    changed = []
     for path, module in twin.named_modules(remove_duplicate=False):
-        if path not in own:
-            found.append(path)
+        if path not in modules:
+            changed.append(path)
             continue
-        here, there = _attributes(module), _attributes(own[path])
+        here, there = (
+            {**{k: v for k, v in vars(m).items() if k not in OWN}, **dict.fromkeys(m._buffers)}
+            for m in (module, modules[path])
+        )
         for name in sorted(here.keys() | there.keys()):
-            if not (path == "" and TRACED.match(name)) and (
-                name not in here or name not in there or not _same(here[name], there[name], {})
-            ):
-                found.append(f"{path}.{name}" if path else name)
-    return found
-
-
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    plain = {name: value for name, value in vars(module).items() if name not in OWN}
-    return plain | dict.fromkeys(module._buffers)
+            if path == "" and TRACED.match(name):
+                continue
+            if name not in here or name not in there or not _same(here[name], there[name], {}):
+                changed.append(f"{path}.{name}" if path else name)
+    return changed
 
 
 def _attribute(module: nn.Module, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""Generated code: torch.fx writes the code of every graph module, and keeps its text for good.
+"""Texts of generated code let go: torch.fx keeps that of every graph module for good.
 
 Whoever prunes again and again would keep the text of every model that was ever exported, copied
 or captured. Here a text goes when the code that was compiled from it does: nobody can ask for it

@@ -1,35 +1,47 @@
-"""Capturing: trace a model, then observe one run of the graph on shapes alone."""
+"""Capture a model: trace it into a graph, then observe one run of the graph on shapes alone.
+
+    model, example ──► symbolic_trace ──► inline ──► observe ──► Captured
+                         │ fails                       ▲
+                         └──► export_trace ────────────┘
+
+The model's code runs once on the plain way, on proxies. Its functions are inlined only if it has
+any, and `torch.export` is asked only if `torch.fx` cannot tell.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture.exporting import Program
+from upscale.capture.buffer_writes import Memory, check_apart
+from upscale.capture.captured import Captured, Observed, place_of
+from upscale.capture.changed_attributes import check_seen
+from upscale.capture.example import Example, two_of_each
+from upscale.capture.export_trace import program_of, trace_program
 from upscale.capture.fingerprint import digests_of_constants
 from upscale.capture.inline import open_functions
 from upscale.capture.observe import Observer
-from upscale.capture.record import Captured, Example
-from upscale.capture.remembering import check_seen
-from upscale.capture.state import Memory, check_apart
-from upscale.capture.tracing import (
+from upscale.capture.symbolic_trace import (
     Traced,
     bind,
-    program_of,
-    trace_program,
+    calls_python,
     trace_symbolically,
-    two_of_each,
+    twin_of,
 )
-from upscale.capture.turns import turn
+from upscale.capture.torch_export import Program
+from upscale.capture.tracing_turns import turn
 from upscale.errors import CaptureError, ExampleError, SizeError, StateError
 from upscale.subject.accepting import with_numbers
-from upscale.subject.layers import computes_weight, copied, layers, parameter_names, weight_of
-from upscale.tools.collector import collector_paused
+from upscale.subject.layers import computed_weights, tensors
+from upscale.tools.collector_pause import collector_paused
 
 # What a model may return besides tensors.
 KNOWN = (Tensor, int, float, complex, str, type(None), torch.dtype, torch.device)
@@ -63,42 +75,47 @@ def capture(model: nn.Module, example: Example, *, numbers: bool = True) -> Capt
             raise StateError(_refused(model, error)) from error
         except Exception as second:
             raise CaptureError(_why_not(model, returned, first, second)) from first
-    check_apart(model, observer.state, parameter_names(model))
+    owned = tensors(model)
+    state = observer.state
+    if state:
+        check_apart(model, state)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    held = {str(node.target) for node in traced.graph.find_nodes(op="get_attr")} - owned.keys()
     return Captured(
         name=type(model).__name__,
         graph=traced.graph,
         extras=traced.extras,
-        computed={
-            name: tuple(weight_of(layer).shape)
-            for name, layer in layers(model).items()
-            if computes_weight(layer)
-        },
-        kinds={
-            name: type(module).__qualname__
-            for name, module in model.named_modules(remove_duplicate=False)
-        },
-        leaves=frozenset(
-            name
-            for name, module in model.named_modules(remove_duplicate=False)
-            if next(module.children(), None) is None
-        ),
-        observed=observer.observed,
+        computed=computed_weights(model),
+        kinds={name: type(module).__qualname__ for name, module in modules.items()},
+        leaves=frozenset(n for n, m in modules.items() if next(m.children(), None) is None),
+        observed=_keeping(observer.observed, state) if state else observer.observed,
         values=observer.values,
         sizes={**{n: i.shape for n, i in observer.values.items()}, **observer.measured},
         training=model.training,
-        example=example.map(lambda x: _shape_of(x) if isinstance(x, Tensor) else x),
+        example=example.map(_shape_of),
         doubted=traced.doubted,
-        constants=digests_of_constants(traced.graph, traced.extras, model),
-        state=observer.state,
+        constants=digests_of_constants(held, traced.extras, model) if held else {},
+        state=state,
         fixed=traced.fixed,
     )
 
 
+def _keeping(observed: Mapping[str, Observed], state: frozenset[str]) -> dict[str, Observed]:
+    """What was observed, with a note on each node that writes what later calls may read."""
+    return {
+        name: replace(seen, keeps=not state.isdisjoint((*seen.writes, *seen.statistics)))
+        for name, seen in observed.items()
+    }
+
+
 def _observe_opened(traced: Traced, model: nn.Module, example: Example) -> tuple[Traced, Observer]:
-    """Observe a graph; once more with functions opened, if there are any."""
+    """Observe a graph; once more with the model's own functions inlined, if it calls any."""
     observer = _observe(traced, model, example)
-    busy = {name for name, seen in observer.observed.items() if seen.calls}
-    traced, opened = open_functions(traced, model, example, busy)
+    seen = observer.observed
+    wrapped = {n for n in traced.graph.nodes if calls_python(n) and seen[n.name].calls}
+    if not wrapped:
+        return traced, observer
+    traced, opened = open_functions(traced, model, example, wrapped)
     if opened is not None:
         try:
             return opened, _observe(opened, model, example)
@@ -199,34 +216,7 @@ def _check_runs(model: nn.Module, example: Example) -> Any:
         ) from error
 
 
-class _Twin:
-    """A copy of a model whose parameters were replaced, and the names of what replaced them."""
-
-    def __init__(self, model: nn.Module, replace: Callable[[Tensor], Tensor]) -> None:
-        self.replace = replace
-        names = parameter_names(model)
-        twins: dict[int, Any] = {}
-        with torch.no_grad():
-            for tensor in [*model.parameters(), *model.buffers()]:
-                new = replace(tensor)
-                twins[id(tensor)] = (
-                    nn.Parameter(new, requires_grad=tensor.requires_grad)
-                    if isinstance(tensor, nn.Parameter)
-                    else new
-                )
-        self.owned = {id(new): f"@{names[key]}" for key, new in twins.items()}
-        self.module = copied(model, dict(twins))
-
-    def attribute(self, path: str) -> Any:
-        """What the copy has at a path; `None` if nothing."""
-        found: Any = self.module
-        for part in path.split("."):
-            found = getattr(found, part, None)
-        return found
-
-
-def _shape_of(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor, device="meta")
+_shape_of = partial(torch.empty_like, device="meta")
 
 
 def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
@@ -235,48 +225,65 @@ def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
     A batch of one would hide an axis that is merged with the batch, so two are run, and the
     shapes of one written down after.
     """
-    twin, doubled = _Twin(model, _shape_of), two_of_each(example)
+    doubled = two_of_each(example)
     try:
-        with torch.device("meta"):
-            if doubled is not example:
-                try:
-                    observer = _run(traced, twin, doubled)
-                    observer.measure(*_given(traced, twin, example))
-                    return observer
-                except CaptureError:
-                    raise
-                except Exception:  # the model may insist on a batch of one
-                    twin = _Twin(model, _shape_of)
-            return _run(traced, twin, example)
+        if doubled is not example:
+            try:
+                return _run(traced, model, doubled, measured=example)
+            except CaptureError:
+                raise
+            except Exception:  # the model may insist on a batch of one
+                pass
+        return _run(traced, model, example)
     except CaptureError:
         raise
     except Exception:
-        return _run(traced, _Twin(model, torch.clone), example)
+        return _run(traced, model, example, on_shapes=False)
 
 
-def _run(traced: Traced, twin: _Twin, example: Example) -> Observer:
-    plain = _plain_tensors(traced.graph, twin)
+def _run(
+    traced: Traced,
+    model: nn.Module,
+    example: Example,
+    *,
+    measured: Example | None = None,
+    on_shapes: bool = True,
+) -> Observer:
+    """Run a graph of a model on a twin, whose tensors have no numbers if it is `on_shapes`."""
+    change = _shape_of if on_shapes else torch.clone
+    twin, twins = twin_of(model, change)
+    names: dict[int, str] = {}
+    for name, tensor in tensors(model).items():
+        names.setdefault(id(twins[id(tensor)]), f"@{name}")
+    plain = [
+        path
+        for path in {str(node.target) for node in traced.graph.find_nodes(op="get_attr")}
+        if isinstance(found := _attribute(twin, path), Tensor) and id(found) not in names
+    ]
     for path, extra in traced.extras.items():
         owner, _, name = path.rpartition(".")
-        held = twin.replace(extra) if isinstance(extra, Tensor) else extra
-        setattr(twin.module.get_submodule(owner), name, held)
-    lasting = Memory(twin.module, twin.owned, {path: twin.attribute(path) for path in plain})
-    observer = Observer(twin.module, traced.graph, twin.owned, lasting)
-    with torch.inference_mode():
-        observer.run(*_given(traced, twin, example), enable_io_processing=False)
+        held = change(extra) if isinstance(extra, Tensor) else extra
+        setattr(twin.get_submodule(owner), name, held)
+    memory = Memory(
+        buffers={place_of(b): names[id(b)] for b in twin.buffers() if id(b) in names},
+        parameters={place_of(p): names[id(p)] for p in twin.parameters() if id(p) in names},
+        plain={place_of(_attribute(twin, path)): path for path in plain},
+    )
+    observer = Observer(twin, traced.graph, names, memory)
+    with torch.inference_mode(), torch.device("meta") if on_shapes else nullcontext():
+        inputs = traced.inputs(twin, example.map(change))
+        observer.run(*inputs, enable_io_processing=False)
+        if measured is not None:
+            observer.measure(*traced.inputs(twin, measured.map(change)))
     return observer
 
 
-def _plain_tensors(graph: fx.Graph, twin: _Twin) -> list[str]:
-    """The paths of tensors that a graph reads and that the model has as attributes alone."""
-    paths = dict.fromkeys(str(node.target) for node in graph.find_nodes(op="get_attr"))
-    found = {path: twin.attribute(path) for path in paths}
-    return [p for p, own in found.items() if isinstance(own, Tensor) and id(own) not in twin.owned]
-
-
-def _given(traced: Traced, twin: _Twin, example: Example) -> list[Any]:
-    given = example.map(lambda x: twin.replace(x) if isinstance(x, Tensor) else x)
-    return traced.inputs(twin.module, given)
+def _attribute(module: nn.Module, path: str) -> Any:
+    """What a module has at a path; `None` if nothing."""
+    part: Any = module
+    for name in path.split("."):
+        part = getattr(part, name, None)
+    return part
 
 
 def _first_line(error: Exception) -> str:

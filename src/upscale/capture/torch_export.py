@@ -1,11 +1,14 @@
-"""Exporting: `torch.export`, with as many sizes free as it can tell in bounded time."""
+"""Call `torch.export` with as many sizes free as it can tell in bounded time.
+
+First every size is free (`x: [s0, 3, s1, s2]`), then the batch alone (`[s0, 3, 224, 224]`), then
+none; what came out fixed is said in words.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import logging
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,12 +22,11 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from upscale.capture.forgetting import lengths_free
-from upscale.capture.packing import Unpacking
-from upscale.capture.record import Example
-from upscale.capture.turns import export_turn
+from upscale.capture.example import Example
+from upscale.capture.records import Unpacking
+from upscale.capture.tracing_turns import export_turn
 from upscale.subject.layers import tensors
-from upscale.tools.quiet import unwarned
+from upscale.tools.quiet import quietly
 
 # What telling how sizes depend on each other may take; it grows beyond all bounds in some models.
 SECONDS = 10.0
@@ -59,10 +61,10 @@ def export_program(make: Callable[[], nn.Module], example: Example) -> Program:
     First with every size free; if that fails or takes too long, with the batch alone; else for
     the example's sizes.
     """
-    ways: tuple[tuple[Callable[[Any], Any], float, str], ...] = (
-        (_all_free, SECONDS, "as torch.export tells, the model takes no other"),
-        (_batch_free, 3 * SECONDS, ""),
-        (_none_free, float("inf"), ""),
+    ways: tuple[tuple[int | None, float, str], ...] = (
+        (None, SECONDS, "as torch.export tells, the model takes no other"),
+        (1, 3 * SECONDS, ""),
+        (0, float("inf"), ""),
     )
     failures: list[Exception] = []
     for free, seconds, because in ways:
@@ -79,14 +81,20 @@ def export_program(make: Callable[[], nn.Module], example: Example) -> Program:
 
 
 def _export(
-    model: nn.Module, example: Example, free: Callable[[Any], Any], seconds: float
+    model: nn.Module, example: Example, free: int | None, seconds: float
 ) -> tuple[ExportedProgram, Unpacking]:
+    """Export a model with its inputs' first `free` sizes free, all if that is `None`."""
     own = vars(model).get("forward")
     unpacking = Unpacking(model)
     _bound(model, seconds)
     signature = _named(inspect.signature(model.forward), example)
     given = signature.bind(*example.args, **example.kwargs).arguments
-    dynamic = {name: tree_map(free, value) for name, value in given.items()}
+
+    def sizes_free(leaf: Any) -> Any:
+        axes = range(leaf.ndim)[:free] if isinstance(leaf, Tensor) else ()
+        return dict.fromkeys(axes, torch.export.Dim.AUTO) or None
+
+    dynamic = {name: tree_map(sizes_free, value) for name, value in given.items()}
     vars(model.forward)["__signature__"] = signature
     try:
         with export_turn(), quietly(), torch.enable_grad():
@@ -182,20 +190,6 @@ class _Deadline(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _all_free(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return None
-    return dict.fromkeys(range(leaf.ndim), torch.export.Dim.AUTO)
-
-
-def _batch_free(leaf: Any) -> Any:
-    return {0: torch.export.Dim.AUTO} if isinstance(leaf, Tensor) and leaf.ndim else None
-
-
-def _none_free(leaf: Any) -> Any:
-    return None
-
-
 def _why_fixed(failure: Exception) -> str:
     if isinstance(failure, OutOfTime):
         return f"with every size free torch.export takes longer than {SECONDS:.0f} s"
@@ -216,36 +210,28 @@ def _fixed(program: ExportedProgram, because: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Keep to ourselves what torch logs and warns of within; other threads log on."""
-    hush = _Hush(threading.get_ident())
-    loggers = [logging.getLogger(), *_torch_loggers()]
-    handlers = {handler for logger in loggers for handler in logger.handlers}
-    if logging.lastResort is not None:
-        handlers.add(logging.lastResort)
-    for handler in handlers:
-        handler.addFilter(hush)
+def lengths_free(model: nn.Module) -> Iterator[None]:
+    """Let `len(tensor)` be a size, in the files that a model's classes come from.
+
+    Python's own has to give a plain number, for which the size would be fixed. For everything
+    else ours is what `len` is, so that nobody who runs there meanwhile is disturbed.
+    """
+    files = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
+    spaces = [
+        space
+        for name in files - {"builtins"}
+        if name.partition(".")[0] != "torch"
+        if "len" not in (space := vars(sys.modules.get(name, object)))
+        if isinstance(space, dict)
+    ]
+    for space in spaces:
+        space["len"] = _length
     try:
-        with unwarned():
-            yield
+        yield
     finally:
-        for handler in handlers:
-            handler.removeFilter(hush)
+        for space in spaces:
+            space.pop("len", None)
 
 
-def _torch_loggers() -> Iterator[logging.Logger]:
-    for name in tuple(logging.root.manager.loggerDict):
-        if name.partition(".")[0] == "torch":
-            yield logging.getLogger(name)
-
-
-class _Hush(logging.Filter):
-    """Drops warnings of torch's from one thread; what was asked for by `TORCH_LOGS` stays."""
-
-    def __init__(self, thread: int) -> None:
-        super().__init__()
-        self._thread = thread
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        own = record.thread == self._thread and record.name.partition(".")[0] == "torch"
-        return not own or record.levelno < logging.WARNING
+def _length(of: Any) -> Any:
+    return of.shape[0] if isinstance(of, Tensor) and of.ndim else len(of)

@@ -1,41 +1,49 @@
-"""Fingerprints: a normal form of what a model computes, and a digest of it.
+"""The normal form of what a model computes: one line an operation, however it is spelled.
 
-The normal form lists the operations behind what a model returns, in the order in which data flows:
-each by its name without overload, its literal arguments and the lines it reads. It does not tell
-how the model was traced or spelled, nor the example's batch and image size as far as the graph
-leaves them free; values of weights are not in it. Arguments that are at their default are left
-out, so a version of torch that adds some changes nothing.
+It lists the operations behind what a model returns, in the order in which data flows: each by its
+name without overload, its literal arguments and the lines it reads. It does not tell how the model
+was traced or spelled, nor the example's batch and image size as far as the graph leaves them free;
+values of weights are not in it. Arguments that are at their default are left out, so a version of
+torch that adds some changes nothing.
+
+>>> from torch import nn
+>>> from upscale.capture import Example, capture
+>>> model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten())
+>>> for line in normal_form(capture(model, Example.of(torch.zeros(1, 3, 6, 6)))):
+...     print(line.text)
+input 0 of 4 axes
+0.weight (8, 3, 3, 3)
+0.bias (8,)
+conv2d(input=%0, weight=%1, bias=%2, padding=1)
+relu(self=%3)
+reshape(self=%4, axes='1, 3')
+returns %5 []
+training True
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from upscale.capture.node_queries import source_line
-from upscale.capture.record import Call, Captured, Ref
-from upscale.capture.sizes import Sizes
-from upscale.capture.spelling import (
+from upscale.capture.captured import Call, Captured, Ref, schema_of
+from upscale.capture.fingerprint.size_names import Sizes
+from upscale.capture.fingerprint.spelling import (
     NO_SIZES,
     RESHAPES,
     expanded,
     is_identity,
     plain_name,
     reshaped,
+    splits_alike,
     takes_sizes,
     unsaid,
-    writes,
 )
-from upscale.capture.tracing import home
-
-FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,80 +55,9 @@ class Line:
     node: str
 
 
-def fingerprint(captured: Captured) -> str:
-    """The number of the format and a digest of the normal form: equal for equal computations."""
-    return f"{FORMAT}:{_digest(line.text for line in normal_form(captured))}"
-
-
-def made_for(captured: Captured) -> str:
-    """What a plan remembers of a capture: its fingerprint, and what its nodes are called.
-
-    A plan speaks of nodes by their names, and one computation may be traced into others.
-    """
-    nodes = (
-        f"{node.op} {node.name} {node.target if isinstance(node.target, str) else ''} "
-        f"{tree_leaves(captured.observed[node.name].result)}"
-        for node in captured.graph.nodes
-    )
-    return f"{fingerprint(captured)}:{_digest(nodes)}"
-
-
 def normal_form(captured: Captured) -> tuple[Line, ...]:
     """What a model computes, line by line."""
     return tuple(_Writer(captured).written())
-
-
-def difference(there: Captured, here: Captured) -> str | None:
-    """The first line in which two computations differ, in words; `None` if they do not."""
-    ours, theirs = normal_form(here), normal_form(there)
-    for own, other in zip(ours, theirs, strict=False):
-        if own.text != other.text:
-            what = f"there {other.said}, here {own.said}"
-            if other.said == own.said:
-                what = f"{own.said} reads something else here than there"
-            return f"{what}{_where(here, own.node)}"
-    if len(ours) != len(theirs):
-        return f"there {len(theirs)} operations, here {len(ours)}"
-    return None
-
-
-def digests_of_constants(
-    graph: fx.Graph, extras: Mapping[str, Any], model: nn.Module
-) -> dict[str, str]:
-    """A digest of every tensor that a graph refers to and that is neither parameter nor buffer."""
-    owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    owned |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    digests = {}
-    for target in {str(node.target) for node in graph.find_nodes(op="get_attr")} - owned:
-        found: Any = extras.get(target)
-        if found is None:
-            found = model
-            for part in target.split("."):
-                found = getattr(found, part, None)
-        if isinstance(found, Tensor):
-            digests[target] = _digest_of(found)
-    return digests
-
-
-def _digest_of(tensor: Tensor) -> str:
-    kind = f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
-        return kind
-    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    numbers = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-    return f"{kind} {hashlib.sha256(numbers).hexdigest()}"
-
-
-def _digest(lines: Iterator[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _where(captured: Captured, name: str) -> str:
-    node = next((n for n in captured.graph.nodes if n.name == name), None)
-    if node is None:
-        return ""
-    line = source_line(node)
-    return f", at {home(node) or node.name}" + (f" ({line})" if line else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +82,7 @@ class _Writer:
             for node, seen in captured.observed.items()
             for call in seen.calls
             for place, out in enumerate(call.outs)
-            if out not in _refs((call.args, call.kwargs))
+            if out not in call.reads
         }
         self._nodes = {node.name: node for node in captured.graph.nodes}
         self._own = next((x.dtype for x in captured.example.tensors if x.is_floating_point()), None)
@@ -164,7 +101,7 @@ class _Writer:
                 self._follow(value)
         for node, seen in self._captured.observed.items():
             for call in seen.calls:
-                if call.outs and writes(call.overload):
+                if call.outs and schema_of(call.overload).written:
                     self._follow_write(node, call)
         literals = [x for x in tree_leaves(output.args) if isinstance(x, (int, float, str))]
         text = f"returns {self._structure(tree)} {literals}"
@@ -198,7 +135,7 @@ class _Writer:
                 waiting.pop()
                 continue
             made = self._makers.get(source)
-            reads = [] if made is None else _refs((made.call.args, made.call.kwargs))
+            reads = () if made is None else made.call.reads
             missing = [read for read in reads if self._source(read) not in self._numbers]
             if missing:
                 waiting += reversed(missing)
@@ -210,7 +147,7 @@ class _Writer:
     def _follow_write(self, node: str, call: Call) -> None:
         """Write a call whose result nobody reads, but that writes into what may stay."""
         if all(self._source(out) not in self._numbers for out in call.outs):
-            for read in _refs((call.args, call.kwargs)):
+            for read in call.reads:
                 self._follow(read)
             self._write_call(node, call)
 
@@ -244,7 +181,7 @@ class _Writer:
             words = reshaped if name in RESHAPES else expanded
             shape = self._captured.values[call.outs[0]].shape
             axes = words(self._shape(call.args[0]), shape, sizes.say)
-            arguments = {"self": call.args[0], "axes": axes}
+            arguments = {"self": call.args[0], "axes": axes + self._on_one(node, call)}
         else:
             arguments = _arguments(call)
         if name == "slice":
@@ -262,6 +199,20 @@ class _Writer:
         )
         for place, out in enumerate(call.outs):
             self._numbers[out] = f"%{number}.{place}" if place else f"%{number}"
+
+    def _on_one(self, node: str, call: Call) -> str:
+        """What a reshape does to the example itself, if that is not what it does to two of it.
+
+        Two samples with two channels become `(2, 2, 64)` by either of `x.view(n, c, -1)` and
+        `x.view(c, c, -1)`; one becomes `(1, 2, 64)` by the first alone.
+        """
+        if plain_name(call) == "expand" or len(self._captured.observed[node].calls) > 1:
+            return ""
+        (read, out), sizes = (call.reads[0], call.outs[0]), self._captured.sizes
+        before, after = self._shape(call.args[0]), self._captured.values[out].shape
+        if splits_alike(before, after, sizes[read], sizes[out]):
+            return ""
+        return f"; of one: {sizes[read]} to {sizes[out]}"
 
     def _shape(self, ref: Ref) -> tuple[int, ...]:
         return self._captured.values[ref.value].shape
@@ -292,48 +243,31 @@ class _Writer:
         return f"{type(tree).__name__}{self._structure(tree_leaves(tree))}"
 
 
-def _refs(part: Any) -> list[str]:
-    """The values among a call's arguments."""
-    if isinstance(part, Ref):
-        return [part.value]
-    if isinstance(part, Mapping):
-        part = list(part.values())
-    if isinstance(part, (list, tuple)):
-        return [value for inner in part for value in _refs(inner)]
-    return []
-
-
 @cache
-def _schema(overload: Any) -> tuple[tuple[str, Any, bool, int | None, bool], ...]:
-    """Name, default, whether there is one, length and whether a fraction, of each argument."""
-    return tuple(
-        (a.name, a.default_value, a.has_default_value(), a.N, str(a.type) == "float")
+def _kinds(overload: Any) -> dict[str, tuple[bool, int | None, bool]]:
+    """Of each argument whether it has a default, how many numbers it takes, if a fixed count, and
+    whether it is a fraction."""
+    return {
+        a.name: (a.has_default_value(), a.N, str(a.type) == "float")
         for a in overload._schema.arguments
-    )
+    }
 
 
 def _arguments(call: Call) -> dict[str, Any]:
     """The arguments of a call that are not at their default, by name."""
-    given = {}
-    for position, (name, default, has_default, length, fraction) in enumerate(
-        _schema(call.overload)
-    ):
-        if position < len(call.args):
-            value = call.args[position]
-        elif name in call.kwargs:
-            value = call.kwargs[name]
-        else:
+    said, defaults = {}, schema_of(call.overload).defaults
+    for name, (optional, length, fraction) in _kinds(call.overload).items():
+        value, default = call.arguments[name], defaults[name]
+        if unsaid(call, name) or (optional and value is default):
             continue
         if isinstance(value, (list, tuple)) and length and len(set(map(repr, value))) == 1:
-            value, default = (
-                value[0],
-                default[0] if isinstance(default, list) and default else default,
-            )
+            value = value[0]
+            default = default[0] if isinstance(default, list) and default else default
         if fraction and type(value) is int:
             value = float(value)
-        if not (has_default and type(value) is type(default) and value == default):
-            given[name] = value
-    return {name: value for name, value in given.items() if not unsaid(call, name)}
+        if not (optional and type(value) is type(default) and value == default):
+            said[name] = value
+    return said
 
 
 def _drop_open_ends(arguments: dict[str, Any], size: int) -> None:

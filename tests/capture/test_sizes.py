@@ -19,7 +19,7 @@ from trials.lively import calm
 from trials.masks import random_selection
 from trials.nets import image
 from upscale import CaptureError, Selection, SizeError
-from upscale.capture import exporting
+from upscale.capture import torch_export
 
 
 class Pair(nn.Module):
@@ -214,7 +214,7 @@ class Slow(Pair):
 def test_an_export_that_takes_too_long_leaves_the_batch_alone_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exporting, "SECONDS", 1.0)
+    monkeypatch.setattr(torch_export, "SECONDS", 1.0)
     model = calm(Slow()).double()
     selection = Selection(kept={"second": [0, 2]})
     plan = upscale.plan(model, wide(1, 12), selection)

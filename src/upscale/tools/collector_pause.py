@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept quiet where many small objects are made at once."""
+"""Python's garbage collector paused, where many small objects are made at once."""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
-"""Spelling: ways to write one operation that differ in nothing but how it is written."""
+"""Ways to write one operation that differ in nothing but how it is written.
+
+`x.view(2, -1)`, `x.reshape(2, -1)` and `x.flatten(1)` merge the same axes; `relu_` computes what
+`relu` does; a dropout in evaluation hands on what it is given.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from math import prod
-from typing import Any
 
 import torch
 
-from upscale.capture.record import Call, Ref, TensorInfo
+from upscale.capture.captured import Call, Ref, TensorInfo, schema_of
 
 RESHAPES = {"view", "reshape", "_unsafe_view", "_reshape_alias", "flatten", "unflatten"}
 # What hands on the numbers it is given, wherever in memory they lie then.
@@ -34,15 +36,9 @@ NO_SIZES = {"dim", "step"}
 TAKING_OUTPUT_SIZES = ("upsample_", "_upsample_", "adaptive_")
 
 
-@cache
-def writes(overload: Any) -> bool:
-    """Whether an operation writes into something that it is given."""
-    return bool(overload._schema.is_mutable)
-
-
 def plain_name(call: Call) -> str:
     """An operation's name, the same whether it writes in place or not."""
-    if call.op.endswith("_") and not call.op.endswith("__") and writes(call.overload):
+    if call.op.endswith("_") and not call.op.endswith("__") and schema_of(call.overload).written:
         return call.op[:-1]
     return call.op
 
@@ -92,6 +88,27 @@ def reshaped(before: tuple[int, ...], after: tuple[int, ...], say: Say) -> str:
     said = [say(size, place, len(after)) for place, size in enumerate(after)]
     return ", ".join(
         str(len(merged)) + _split(after[parts.start : parts.stop], said[parts.start : parts.stop])
+        for merged, parts in _groups(before, after)
+    )
+
+
+def splits_alike(
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    other_before: tuple[int, ...],
+    other_after: tuple[int, ...],
+) -> bool:
+    """Whether a reshape merges and splits the same axes on another example.
+
+    >>> splits_alike((2, 2, 8, 8), (2, 2, 64), (1, 2, 8, 8), (1, 2, 64))
+    True
+    >>> splits_alike((2, 2, 8, 8), (2, 2, 64), (1, 2, 8, 8), (2, 2, 32))
+    False
+    """
+    if not prod(before) or before == other_before:
+        return True
+    return all(
+        prod(other_before[i] for i in merged) == prod(other_after[i] for i in parts)
         for merged, parts in _groups(before, after)
     )
 

@@ -1,4 +1,4 @@
-"""Turns: traces of a process take turns, and each is seen by its own thread alone.
+"""Traces take turns in a process, and each is seen by its own thread alone.
 
 To see what a model does, `torch.fx` puts functions of its own in place of `Module.__call__`,
 `Module.__getattr__` and of whatever `torch.fx.wrap` names, and raises a flag. All of these are the
@@ -38,7 +38,7 @@ import torch
 from torch import fx
 from torch.fx import _symbolic_trace as tracing
 
-from upscale.tools.generated import let_texts_go
+from upscale.tools.generated_code import let_texts_go
 
 _turn = threading.RLock()
 _held = threading.local()
