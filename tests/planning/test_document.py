@@ -72,28 +72,37 @@ def test_a_plan_from_json_needs_an_example_and_its_own_model() -> None:
         upscale.export(model.train(), read, inputs)
 
 
+def changed(document: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """A document with other fields; those of a part are changed within it."""
+    return document | {
+        name: document[name] | value if name in ("graph", "weights", "masks", "report") else value
+        for name, value in change.items()
+    }
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"version": 2},
         {"kept": 3},
         {"kept": {"a": ["0"]}},
-        {"cuts": {"a": {"x": [0]}}},
-        {"order_cost": "much"},
-        {"constants": [1]},
+        {"weights": {"cuts": {"a": {"x": [0]}}}},
+        {"report": {"order_cost": "much"}},
+        {"graph": {"constants": [1]}},
         {"more": 1},
-        {"edges": [{"node": "a"}]},
+        {"graph": {"more": 1}},
+        {"graph": {"edges": [{"node": "a"}]}},
     ],
 )
 def test_json_that_is_no_plan_is_refused(change: dict[str, Any]) -> None:
     document = json.loads(planned("Residual")[2].to_json())
     with pytest.raises(upscale.PlanError):
-        upscale.Plan.from_json(json.dumps(document | change))
+        upscale.Plan.from_json(json.dumps(changed(document, change)))
 
 
 def test_an_edge_that_reads_nothing_is_refused() -> None:
     document = json.loads(planned("Residual")[2].to_json())
-    document["edges"][0]["pieces"] = []
+    document["graph"]["edges"][0]["pieces"] = []
     with pytest.raises(upscale.PlanError, match="reads nothing"):
         upscale.Plan.from_json(json.dumps(document))
 
@@ -102,10 +111,10 @@ def test_an_edge_that_reads_nothing_is_refused() -> None:
     "change",
     [
         {"kept": {}},
-        {"order_cost": 1.0},
-        {"order_cost": 1},
-        {"masks": {"a": [0]}},
-        {"constants": ["a"]},
+        {"report": {"order_cost": 1.0}},
+        {"report": {"order_cost": 1}},
+        {"masks": {"after": {"a": [0]}}},
+        {"graph": {"constants": ["a"]}},
         {"sha256": "0" * 64},
         {"made_for": ""},
     ],
@@ -114,7 +123,7 @@ def test_a_document_that_was_edited_is_refused(change: dict[str, Any]) -> None:
     document = json.loads(planned("Residual")[2].to_json())
     upscale.Plan.from_json(json.dumps(document, indent=2, sort_keys=True))
     with pytest.raises(upscale.PlanError, match="digest"):
-        upscale.Plan.from_json(json.dumps(document | change))
+        upscale.Plan.from_json(json.dumps(changed(document, change)))
 
 
 def test_a_document_of_an_older_version_says_so() -> None:
@@ -126,7 +135,7 @@ def test_a_document_of_an_older_version_says_so() -> None:
 
 def first_slice(document: dict[str, Any]) -> dict[str, Any]:
     """A piece of an edge that takes a part of a value."""
-    pieces = (piece for edge in document["edges"] for piece in edge["pieces"])
+    pieces = (piece for edge in document["graph"]["edges"] for piece in edge["pieces"])
     found: dict[str, Any] = next(p for p in pieces if p["start"] > 0 and p["indices"] is None)
     return found
 
@@ -135,7 +144,7 @@ def first_cut(document: dict[str, Any]) -> list[int]:
     """The indices along an axis that a weight keeps."""
     found: list[int] = next(
         own
-        for name, by_axis in document["cuts"].items()
+        for name, by_axis in document["weights"]["cuts"].items()
         for own in by_axis.values()
         if name.endswith("weight") and len(own) > 2
     )
@@ -155,9 +164,9 @@ def forge(document: dict[str, Any], lie: str) -> None:
         name = next(name for name, own in kept.items() if 0 < len(own) < max(own) + 1)
         kept[name] = sorted({*kept[name], *range(max(kept[name]))})
     elif lie == "no such node":
-        document["edges"][0]["node"] = "nobody"
+        document["graph"]["edges"][0]["node"] = "nobody"
     elif lie == "a node that is gone":
-        document["gone"].append(document["edges"][-1]["node"])
+        document["graph"]["gone"].append(document["graph"]["edges"][-1]["node"])
     elif lie == "no such channel":
         cut[0] = 10**6
     elif lie == "endless zeros":
@@ -165,7 +174,7 @@ def forge(document: dict[str, Any], lie: str) -> None:
     elif lie == "a column below zero":
         kept[next(name for name, own in kept.items() if own)][0] = -1
     elif lie == "masks nowhere":
-        document["masks"] = {"nowhere": [0]}
+        document["masks"]["after"] = {"nowhere": [0]}
 
 
 LIES = (

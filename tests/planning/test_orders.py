@@ -90,17 +90,14 @@ def test_a_grouped_layer_fixes_what_it_reads_and_what_it_makes() -> None:
     streams = find_streams(flow, live)
     fixed = fixed_streams(flow, streams, wants_of(flow, live, {}))
     for value in ("stem", "grouped", "last"):
-        assert set(streams.find(flow.classes[line(value)])) <= fixed, value
-    assert not set(streams.find(flow.classes[line("head")])) & fixed
+        assert set(streams[flow.classes[line(value)]]) <= fixed, value
+    assert not set(streams[flow.classes[line("head")]]) & fixed
 
 
 def test_what_a_sum_ties_is_one_stream_and_what_a_concatenation_joins_is_not() -> None:
     flow, live = residual().flow(), residual().liveness({})
     streams = find_streams(flow, live)
-    assert (
-        len({*streams.find(flow.classes[line("stem")]), *streams.find(flow.classes[line("inner")])})
-        == 1
-    )
+    assert len({*streams[flow.classes[line("stem")]], *streams[flow.classes[line("inner")]]}) == 1
     net = Building()
     net.layer("a", IMAGE, 2)
     net.layer("b", IMAGE, 2)
@@ -108,7 +105,7 @@ def test_what_a_sum_ties_is_one_stream_and_what_a_concatenation_joins_is_not() -
     net.layer("head", "cat", 2)
     net.returns("head")
     streams = find_streams(net.flow(), net.liveness({}))
-    assert len(set(streams.find(net.flow().classes[line("cat")]).tolist())) == 2
+    assert len(set(streams[net.flow().classes[line("cat")]].tolist())) == 2
 
 
 def test_features_want_the_order_of_their_channels() -> None:

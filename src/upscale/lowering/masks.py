@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture import Captured, Observed, home
+from upscale.capture import Captured, Observed
 from upscale.errors import SelectionError
 from upscale.flow.relations import Line
 from upscale.flow.walk import tensors
@@ -41,9 +41,10 @@ def place_masks(model: nn.Module, captured: Captured, after: Mapping[str, Channe
     readers: dict[str, list[nn.Module | None]] = defaultdict(list)
     called = set()
     for node in captured.graph.nodes:
-        module = modules.get(home(node))
+        observed = captured.observed[node.name]
+        module = modules.get(observed.home)
         called.add(id(module))
-        for value in _parameters_read(captured.observed[node.name]):
+        for value in _parameters_read(observed):
             readers[value].append(module)
 
     def alone(line: Line, channels: Channels) -> bool:

@@ -111,29 +111,23 @@ class _Writer:
         self._building.bind(step.makes, made)
 
     def _visit_node(self, node: fx.Node) -> None:
+        observed = self._captured.observed[node.name]
         if node.op == "get_attr":
-            self._visit_attribute(node, self._captured.observed[node.name].result)
+            self._visit_attribute(node, observed.result)
+        elif observed.calls or node.op in ("placeholder", "output"):
+            self._copy(node)
         elif asks_sizes(node):
             self._building.results[node.name] = self._shapes.sizes(node)
         elif asks_property(node):
             self._building.results[node.name] = self._shapes.ask(node)
-        elif not self._is_alias(node):
-            self._copy(node)
+        elif not observed.makes or not set(observed.makes) <= set(observed.takes):
+            self._copy(node)  # else it hands on tensors that it was given
 
     def _visit_attribute(self, node: fx.Node, result: Any) -> None:
         path = str(node.target)
         self._held[path] = self._cutter.attribute(path)
         new = self._graph.create_node("get_attr", path, name=node.name)
         self._bind(node, self._building.view(new), result)
-
-    def _is_alias(self, node: fx.Node) -> bool:
-        """A node without operations that hands on tensors it was given."""
-        observed = self._captured.observed[node.name]
-        if observed.calls or node.op in ("placeholder", "output"):
-            return False
-        names = [name for name in _leaves(observed.result) if name is not None]
-        given = {name for read in observed.reads.values() for name in _leaves(read)}
-        return bool(names) and given.issuperset(names)
 
     def _copy(self, node: fx.Node) -> None:
         self._written = []
@@ -166,7 +160,7 @@ class _Writer:
             self._building.view(new)
         self._bind(node, new, observed.result)
         self._note(node, new)
-        if self._captured.keeps(node.name):
+        if observed.keeps:
             self._keeping.add(new)
         if self._written:
             self._writers.append((new, self._written))
@@ -205,7 +199,7 @@ class _Writer:
         """What a node reads in place of an operand: tensors fetched, the rest as it is."""
         observed = self._captured.observed[node.name]
         names = observed.reads[operand.name]
-        detached = NO_GRAD in node.meta and self._captured.keeps(node.name)
+        detached = NO_GRAD in node.meta and observed.keeps
         read = partial(self._detached if detached else self._fetches.read, node.name)
         if isinstance(names, str):
             new = read(names)
