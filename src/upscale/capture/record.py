@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,23 @@ class Call:
                 return self.kwargs.get(name, argument.default_value)
         return None
 
+    def named(self, *names: str) -> list[str]:
+        """The values passed for these arguments; what is no tensor is left out."""
+        return [ref.value for name in names if isinstance(ref := self.argument(name), Ref)]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The values among its arguments, in order, those within lists too."""
+        return tuple(_values((*self.args, *self.kwargs.values())))
+
+
+def _values(parts: Iterable[Any]) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, Ref):
+            yield part.value
+        elif isinstance(part, (list, tuple)):
+            yield from _values(part)
+
 
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -93,6 +110,10 @@ class Observed:
     writes: tuple[str, ...]
     is_view: bool
     statistics: tuple[str, ...] = ()
+
+    def making(self, value: str) -> Call:
+        """The operation that makes a value."""
+        return next(call for call in self.calls if value in call.outs)
 
 
 @dataclass(frozen=True, slots=True)
