@@ -121,7 +121,8 @@ class _Finder:
         if pads(call):
             return False
         area = int(np.prod(self._flow.shapes[layer.weight][2:]))
-        if call.op == "linear" or (area == 1 and np.all(np.equal(call.argument("stride"), 1))):
+        stride = call.argument("stride")  # a linear layer has none
+        if area == 1 and (stride is None or np.all(np.equal(stride, 1))):
             return True
         shape = self._flow.shapes[layer.read.value]
         return all(size > 1 for size in shape[layer.read.axis + 1 :])
