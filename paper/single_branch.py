@@ -27,8 +27,8 @@ from paper.common import (
 )
 from paper.drawing import draw_bars
 from upscale.capture import Example, capture
+from upscale.flow.analyse import analyse
 from upscale.flow.segments import find_segments
-from upscale.ops.analyse import analyse
 from upscale.subject.layers import weight_names
 from upscale.sweep import Grid, Metric, Trial
 

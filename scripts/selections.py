@@ -24,7 +24,7 @@ import torch
 import upscale
 from upscale import Parameters
 from upscale.capture import Example, capture
-from upscale.ops.analyse import analyse
+from upscale.flow.analyse import analyse
 from upscale.selection.units import find_units
 from upscale.subject.layers import weight_names
 from upscale.zoo import import_torchvision, torchvision_model

@@ -17,10 +17,10 @@ from torch import Tensor, fx, nn
 
 import upscale
 from upscale.capture import Example, capture
+from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.relations import Line
 from upscale.flow.segments import Segment, find_segments
-from upscale.ops.analyse import analyse
 from upscale.planning import Edge, Plan
 from upscale.verify import compare
 

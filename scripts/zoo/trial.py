@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import upscale
 from scripts.zoo.lively import Liveliness, Shape, make_lively, tell_channels_apart
 from upscale.capture import Example, capture
+from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.ops.analyse import analyse
 from upscale.pruning.prunable import attends, frozen_shares, prunable_share, weights_of
 from upscale.subject.layers import column_axis, layers, weight_names, weight_of
 from upscale.verify import TOLERANCE, compare

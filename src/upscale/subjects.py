@@ -12,8 +12,8 @@ from torch import nn
 from upscale import masking
 from upscale.capture import Captured, Example, capture
 from upscale.capture.norms import norms_of
+from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.ops.analyse import analyse
 from upscale.subject.accepting import checked
 from upscale.subject.layers import weight_names
 from upscale.subject.settling import settled

@@ -15,11 +15,11 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
 from upscale.capture import Captured, Example, capture
+from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.known import Known
 from upscale.flow.relations import GRID, Line
 from upscale.lowering.constants import find_constants
-from upscale.ops.analyse import analyse
 from upscale.ops.table import OPERATIONS
 
 aten = torch.ops.aten

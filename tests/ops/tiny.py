@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from upscale.capture import Captured, Example, capture
+from upscale.flow.analyse import analyse
 from upscale.flow.relations import Absorb, Carry, Fold, Line, Pass, Reduce, Relation
-from upscale.ops.analyse import analyse
 
 Made = Callable[[nn.Module, Tensor], Any]
 

@@ -16,6 +16,7 @@ from upscale import masking
 from upscale.capture import Captured
 from upscale.channels import Positions, positions
 from upscale.errors import SelectionError
+from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.known import Known
 from upscale.flow.relations import Line
@@ -26,7 +27,6 @@ from upscale.lowering.lowered import Folding, Gating, Lowered, Masks, zeroed_lin
 from upscale.lowering.masks import place_masks
 from upscale.lowering.repeats import repeat_constants
 from upscale.lowering.sums import split_sums
-from upscale.ops.analyse import analyse
 from upscale.selection.masks import Selection
 from upscale.subject.layers import computes_weight, layers, parameter_names
 from upscale.subjects import Subject

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from upscale.flow.spread import stays_spread
 from upscale.ops.operands import zeros_stay
-from upscale.ops.spread import stays_spread
 from upscale.ops.table import Call, Line, Operation, Walk, register
 
 MIXES_CHANNELS = "channels are multiplied with channels, as queries with keys: it needs them all"

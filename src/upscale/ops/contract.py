@@ -21,7 +21,7 @@ def conv_transpose(call: Call, walk: Walk) -> None:
 
 
 def _convolution(call: Call, walk: Walk, *, row_axis: int, column_axis: int) -> None:
-    read, weight = call.named("input", "weight")
+    read, weight, *bias = call.named("input", "weight", "bias")
     # A single image comes without the axis of images.
     channel = len(walk.shape(read)) - len(walk.shape(weight)) + 1
     lines = walk.lines_only_along(read, 0, channel)
@@ -34,13 +34,13 @@ def _convolution(call: Call, walk: Walk, *, row_axis: int, column_axis: int) -> 
         row_axis=row_axis,
         column_axis=column_axis,
         groups=call.argument("groups"),
-        bias=_bias(call, walk),
+        bias=bias,
     )
 
 
 def linear(call: Call, walk: Walk) -> None:
     """Contracts the last axis of its input with axis 1 of its weight; other axes pass."""
-    read, weight = call.named("input", "weight")
+    read, weight, *bias = call.named("input", "weight", "bias")
     last = len(walk.shape(read)) - 1
     for line in walk.lines(read):
         if line.axis != last:
@@ -52,16 +52,8 @@ def linear(call: Call, walk: Walk) -> None:
         row_axis=0,
         column_axis=1,
         groups=1,
-        bias=_bias(call, walk),
+        bias=bias,
     )
-
-
-def _bias(call: Call, walk: Walk) -> str | None:
-    """A bias, which is cut where it is used; one made within the node cannot be reached."""
-    bias = next(iter(call.named("bias")), None)
-    if bias in walk.made:
-        raise Declined("its bias is computed within")
-    return bias
 
 
 def pads(call: Call) -> bool:

@@ -10,10 +10,8 @@ import numpy as np
 import torch
 
 from upscale.channels import Positions
-from upscale.ops.numbering import numbers_after
-from upscale.ops.operands import same
-from upscale.ops.pointwise import pointwise
-from upscale.ops.spread import (
+from upscale.flow.numbering import numbers_after
+from upscale.flow.spread import (
     SPREAD,
     becomes_spread,
     permute_spread,
@@ -22,6 +20,8 @@ from upscale.ops.spread import (
     split,
     spread_alone,
 )
+from upscale.ops.operands import same
+from upscale.ops.pointwise import pointwise
 from upscale.ops.table import Call, Declined, FlowRule, Line, Operation, Walk, register
 
 # Like a flow rule, of the one value read, whose channels are spread.

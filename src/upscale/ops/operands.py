@@ -21,8 +21,8 @@ from torch import Tensor
 
 from upscale.capture import Call
 from upscale.flow.known import Known, Numbers, agreed
+from upscale.flow.numbering import run_on
 from upscale.flow.relations import Fold, Line, Pass, Reduce
-from upscale.ops.numbering import run_on
 
 
 @dataclass(frozen=True, slots=True)

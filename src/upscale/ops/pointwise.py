@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from upscale.flow.known import firmest
+from upscale.flow.spread import spread_alone, stays_spread
 from upscale.ops.operands import elementwise, same, zeros_stay
-from upscale.ops.spread import spread_alone, stays_spread
 from upscale.ops.table import Call, Known, Line, Operands, Operation, Walk, register
 
 

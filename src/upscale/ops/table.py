@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from upscale.capture import Call
 from upscale.flow.known import Known
 from upscale.flow.relations import Line
+from upscale.flow.walk import Declined, Walk
 from upscale.ops.operands import Operands
-from upscale.ops.walk import Declined, Walk
 
 # The words that rules are written with, and what enters them.
 __all__ = ["Call", "Declined", "Known", "Line", "Operands", "Walk"]

@@ -32,7 +32,7 @@ from upscale.flow.relations import (
 )
 
 if TYPE_CHECKING:
-    from upscale.ops.spread import Split
+    from upscale.flow.spread import Split
 
 
 class Declined(Exception):
@@ -174,11 +174,16 @@ class Walk:
         row_axis: int,
         column_axis: int,
         groups: int,
-        bias: str | None,
+        bias: Sequence[str],
     ) -> None:
-        """A layer's weight contracts the line read; its rows make the result's line."""
+        """A layer's weight contracts the line read; its rows make the result's line.
+
+        A bias, if there is one, is cut where it is used; one made within cannot be reached.
+        """
+        if not self.made.isdisjoint(bias):
+            raise Declined("its bias is computed within")
         rows, columns = self.shape(weight)[row_axis], self.shape(weight)[column_axis]
-        beside = () if bias is None else (Line(bias, 0),)
+        beside = tuple(Line(value, 0) for value in bias)
         if read not in self.known and read.value in self.inner:
             raise Unlined(read)
         layer = weight if weight.startswith("@") else self._layer_behind(weight)

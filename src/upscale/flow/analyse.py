@@ -13,8 +13,8 @@ from upscale.capture import PACKS, Call, Captured, Observed
 from upscale.capture.node_queries import asks_property, asks_sizes, size_arguments, source_line
 from upscale.flow.channel_flow import ChannelFlow, Frozen, Step
 from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
+from upscale.flow.walk import Declined, Unlined, Walk
 from upscale.ops.table import facets
-from upscale.ops.walk import Declined, Unlined, Walk
 
 
 def analyse(captured: Captured) -> ChannelFlow:
@@ -34,6 +34,7 @@ class _Analyst:
         self.captured = captured
         self.steps: list[Step] = []
         self._opaque = opaque
+        self._resized: set[str] = set()
         self._shapes = {name: info.shape for name, info in captured.values.items()}
         self._walk = Walk(self._shapes, captured.computed)
 
@@ -106,7 +107,7 @@ class _Analyst:
         try:
             self._apply_all(observed.calls, reads)
             self._check_chain(node, observed)
-            resize = self._resized(node, observed.calls)
+            resize = self._resize(node)
         except Declined as declined:
             self._walk.forget({out for call in observed.calls for out in call.outs})
             self._add(node, reads, makes, str(declined))
@@ -136,12 +137,14 @@ class _Analyst:
     def _apply(self, call: Call) -> None:
         self._walk.derive(call)
         self._walk.made.update(call.outs)
-        operands, rule = call.reads, facets(call.op).flow
-        if call.aliased and any(self._walk.lines(value) for value in operands):
+        reads, operation = call.reads, facets(call.op)
+        if call.aliased and any(self._walk.lines(value) for value in reads):
             raise Declined("it writes in place into memory it shares")
-        if rule is not None:
-            rule(call, self._walk)
-        elif any(self._walk.has_channels(value) for value in operands):
+        if operation.resizes:
+            self._resized.update(call.outs)
+        if operation.flow is not None:
+            operation.flow(call, self._walk)
+        elif any(self._walk.has_channels(value) for value in reads):
             raise Declined("no rule for this operation")
 
     def _check_chain(self, node: fx.Node, observed: Observed) -> None:
@@ -172,13 +175,12 @@ class _Analyst:
         if any(line.value in made and line not in self._walk.known for line in seen):
             raise Declined("it makes a tensor as wide as the channels it meets")
 
-    def _resized(self, node: fx.Node, calls: tuple[Call, ...]) -> tuple[Line, ...]:
+    def _resize(self, node: fx.Node) -> tuple[Line, ...]:
+        """The lines whose sizes stand among a node's arguments."""
         lines = tuple(
             relation.out
-            for call in calls
-            if facets(call.op).resizes
             for relation in self._walk.relations
-            if isinstance(relation, (Pass, Carry)) and relation.out.value in call.outs
+            if isinstance(relation, (Pass, Carry)) and relation.out.value in self._resized
         )
         if lines and size_arguments(node) is None:
             raise Declined("its sizes cannot be changed from outside")

@@ -30,9 +30,9 @@ import torch
 
 from upscale.capture import Call
 from upscale.channels import Positions
+from upscale.flow.numbering import run_on
 from upscale.flow.relations import GRID, Grid, Line
-from upscale.ops.numbering import run_on
-from upscale.ops.walk import Declined, Walk
+from upscale.flow.walk import Declined, Walk
 
 SPREAD = "its channels are spread over several axes"
 
