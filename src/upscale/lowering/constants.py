@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial, reduce
 
 import numpy as np
@@ -39,51 +40,47 @@ def find_constants(
     return constants.lines
 
 
+@dataclass(slots=True)
 class _Constants:
-    def __init__(
-        self,
-        captured: Captured,
-        flow: ChannelFlow,
-        tensors: Mapping[str, Tensor],
-        zeroed: Mapping[Line, Positions],
-        kept: Mapping[str, Positions],
-    ) -> None:
-        self._captured, self._flow, self._tensors = captured, flow, tensors
-        self._zeroed, self._kept = zeroed, kept
-        self.lines: dict[Line, Known] = {}
+    captured: Captured
+    flow: ChannelFlow
+    tensors: Mapping[str, Tensor]
+    zeroed: Mapping[Line, Positions]
+    kept: Mapping[str, Positions]
+    lines: dict[Line, Known] = field(default_factory=dict)
 
     def visit(self, node: str, relation: Relation) -> None:
         """Note what is known of what a relation makes."""
         if isinstance(relation, Absorb):
             return
-        size = self._flow.sizes[relation.out]
+        size = self.flow.sizes[relation.out]
         if isinstance(relation, Select):
             known = self._selected(relation, size)
         elif isinstance(relation, Carry):
-            channels = self._flow.sizes[relation.read]
+            channels = self.flow.sizes[relation.read]
             known = self._of(channels, relation.read)
             known = known.at(relation.channel(np.arange(size), channels))
         else:
-            call = self._captured.observed[node].making(relation.out.value)
+            call = self.captured.observed[node].making(relation.out.value)
             known = self._computed(relation, call)
         if known.constant.any():
             self.lines[relation.out] = known
 
     def _computed(self, relation: Pass | Fold | Reduce, call: Call) -> Known:
-        size, rule = self._flow.sizes[relation.out], facets(call.op).constants
+        size, rule = self.flow.sizes[relation.out], facets(call.op).constants
         made = Known.zeros_at(self._zero_by_parameters(relation, call), size)
         mixes = isinstance(relation, Pass) and relation.whole
         contracts = isinstance(relation, Reduce) and not relation.channelwise
         meets = any(line in self.lines for line in relation.reads)
         if rule is None or mixes or contracts or not meets:
             return made
-        masked = isinstance(relation, Reduce) and not len(relation.columns_kept(self._kept))
+        masked = isinstance(relation, Reduce) and not len(relation.columns_kept(self.kept))
         return made.or_else(
-            rule(Operands(call, relation, partial(self._of, size), self._tensors, size, masked))
+            rule(Operands(call, relation, partial(self._of, size), self.tensors, size, masked))
         )
 
     def _of(self, size: int, line: Line) -> Known:
-        classes = self._flow.classes.get(line)
+        classes = self.flow.classes.get(line)
         return self.lines.get(line) or Known.nothing(size if classes is None else len(classes))
 
     def _selected(self, relation: Select, size: int) -> Known:
@@ -102,6 +99,6 @@ class _Constants:
             lines = list(relation.cuts)
         elif facets(call.op).normalises:
             lines = [Line(value, 0) for value in call.named("weight", "bias")]
-        if not lines or not all(line in self._zeroed for line in lines):
+        if not lines or not all(line in self.zeroed for line in lines):
             return np.empty(0, dtype=np.int64)
-        return reduce(np.intersect1d, [self._zeroed[line] for line in lines])
+        return reduce(np.intersect1d, [self.zeroed[line] for line in lines])
