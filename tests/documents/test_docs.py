@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 
-# It adds an operation to torch, which can be done once: tests/test_adding_a_rule.py runs it.
+# It adds an operation to torch, which can be done once: tests/ops/ runs it.
 ELSEWHERE = {"adding-a-rule.md"}
 
 

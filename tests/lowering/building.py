@@ -10,8 +10,8 @@ import numpy as np
 from tests.flow.building import Building, line
 from upscale.channels import positions
 from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.known import Known
 from upscale.lowering import sums
-from upscale.lowering.known import Known
 from upscale.lowering.lowered import Lowered
 from upscale.lowering.repeats import repeat_constants
 

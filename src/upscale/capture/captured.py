@@ -56,10 +56,6 @@ class Call:
     arguments: Mapping[str, Any] = field(compare=False)
     overload: Any = field(compare=False)
 
-    def argument(self, name: str) -> Any:
-        """The value passed for a schema argument, or its default; `None` if there is none."""
-        return self.arguments.get(name)
-
     def named(self, *names: str) -> list[str]:
         """The values passed for these arguments; what is no tensor is left out."""
         parts = (self.arguments.get(name) for name in names)
@@ -168,7 +164,3 @@ class Captured:
     state: frozenset[str] = frozenset()
     constants: Mapping[str, str] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
-
-    def keeps(self, node: str) -> bool:
-        """Whether a node writes what later calls may read."""
-        return self.observed[node].keeps

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from torch import fx
-from torch.utils._pytree import tree_leaves
 
 from upscale.capture import PACKS, Call, Captured, Observed
 from upscale.capture.node_queries import asks_property, asks_sizes, size_arguments, source_line
 from upscale.flow.channel_flow import ChannelFlow, Frozen, Step
 from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
-from upscale.flow.rules import RULES, movement, pointwise
-from upscale.flow.walk import Declined, Unlined, Walk, tensors
+from upscale.flow.walk import Declined, Unlined, Walk
+from upscale.ops.table import facets
 
 
 def analyse(captured: Captured) -> ChannelFlow:
@@ -34,7 +32,9 @@ class _Analyst:
         self.captured = captured
         self.steps: list[Step] = []
         self._opaque = opaque
-        self._walk = Walk(captured)
+        self._resized: set[str] = set()
+        self._shapes = {name: info.shape for name, info in captured.values.items()}
+        self._walk = Walk(self._shapes, captured.computed)
 
     def run(self) -> None:
         """Visit every node."""
@@ -46,10 +46,12 @@ class _Analyst:
         values = self.captured.values
         return ChannelFlow(
             steps=tuple(self.steps),
-            classes={line: self._walk.classes.find(own) for line, own in self._walk.known.items()},
+            classes={
+                line: self._walk.classes.find(classes) for line, classes in self._walk.known.items()
+            },
             grids=self._walk.grids,
             blocks=self._walk.blocks,
-            shapes={name: info.shape for name, info in values.items()},
+            shapes=self._shapes,
             nbytes={
                 name: math.prod(self.captured.sizes[name]) * info.itemsize
                 for name, info in values.items()
@@ -58,40 +60,39 @@ class _Analyst:
 
     def _visit(self, node: fx.Node, observed: Observed) -> None:
         self._walk.begin()
-        reads = _names(observed.reads)
-        makes = _names(observed.result)
+        reads, makes = observed.takes, observed.makes
         if node.op in ("placeholder", "get_attr"):
             return
         if node.op == "output":
-            self._freeze(node, reads, (), "")
+            self._add(node, reads, (), "")
         elif not observed.calls:
             self._visit_silent(node, reads, makes)
-        elif self._meets_state(node, observed, reads):
-            self._freeze(node, reads, makes, "it meets a buffer that the model writes to")
+        elif self._meets_state(observed):
+            self._add(node, reads, makes, "it meets a buffer that the model writes to")
         elif node.name in self.captured.doubted:
-            self._freeze(node, reads, makes, "it may do something else on another input")
+            self._add(node, reads, makes, "it may do something else on another input")
         elif node.name in self._opaque:
-            self._freeze(node, reads, makes, self._opaque[node.name])
+            self._add(node, reads, makes, self._opaque[node.name])
         else:
             self._visit_calls(node, observed, reads, makes)
 
-    def _meets_state(self, node: fx.Node, observed: Observed, reads: tuple[str, ...]) -> bool:
+    def _meets_state(self, observed: Observed) -> bool:
         """Whether a node reads or writes a buffer that calls leave changed.
 
         It runs in its place, on the buffer as it is: what is looked through, or read from a
         copy made before, would come at another time.
         """
-        met = {*reads, *self._parameters(observed.calls)}
-        return self.captured.keeps(node.name) or not self.captured.state.isdisjoint(met)
+        met = {*observed.takes, *self._parameters(observed.calls)}
+        return observed.keeps or not self.captured.state.isdisjoint(met)
 
     def _visit_silent(self, node: fx.Node, reads: tuple[str, ...], makes: tuple[str, ...]) -> None:
         """Nodes that perform no tensor operation: shapes, numbers, tuples, identities."""
         if PACKS in node.meta:
-            self._freeze(node, reads, makes, "")
+            self._add(node, reads, makes, "")
         elif not makes and (not reads or asks_sizes(node) or asks_property(node)):
             self.steps.append(Step(node.name, reads, (), (), executed=True, shape_only=True))
         elif not set(makes) <= set(reads) or not makes:
-            self._freeze(node, reads, makes, "no rule knows what it does")
+            self._add(node, reads, makes, "no rule knows what it does")
 
     def _visit_calls(
         self,
@@ -103,62 +104,44 @@ class _Analyst:
         try:
             self._apply_all(observed.calls, reads)
             self._check_chain(node, observed)
-            resize = self._resized(node, observed.calls)
+            resize = self._resize(node)
         except Declined as declined:
             self._walk.forget({out for call in observed.calls for out in call.outs})
-            self._freeze(node, reads, makes, str(declined))
-            return
-        looked_through = any(isinstance(r, Select) for r in self._walk.relations)
-        self.steps.append(
-            Step(
-                node.name,
-                tuple(dict.fromkeys((*reads, *self._parameters(observed.calls)))),
-                makes,
-                tuple(self._walk.relations),
-                executed=not looked_through,
-                module=_module(node),
-                frozen=self._frozen(node, reads, self._walk.note),
-                resize=resize,
-            )
-        )
+            self._add(node, reads, makes, str(declined))
+        else:
+            self._add(node, reads, makes, self._walk.note, tuple(self._walk.relations), resize)
 
     def _apply_all(self, calls: tuple[Call, ...], reads: tuple[str, ...]) -> None:
-        self._walk.inner = set()
         try:
             for call in calls:
                 self._apply(call)
                 self._walk.inner.update(call.outs)
         except Unlined as unlined:
-            # An axis in its own order becomes a line, so that it can be followed within.
-            axis, shape = unlined.line.axis, self._walk.shape(unlined.line.value)
             self._walk.forget({out for call in calls for out in call.outs})
-            for value in reads:
-                if (
-                    len(self._walk.shape(value)) == len(shape)
-                    and self._walk.shape(value)[axis] == shape[axis]
-                ):
-                    self._walk.line(Line(value, axis))
+            self._line_up(unlined.line, reads)
             self._walk.inner = set()
-            try:
-                for call in calls:
-                    self._apply(call)
-            except Unlined:
-                raise Declined("it reduces an axis that it made itself") from None
+            for call in calls:
+                self._apply(call)
+
+    def _line_up(self, line: Line, reads: tuple[str, ...]) -> None:
+        """Make a line of the axis, in what a node reads, that it later reduces within itself."""
+        shape = self._shapes[line.value]
+        for value in reads:
+            like = self._shapes[value]
+            if len(like) == len(shape) and like[line.axis] == shape[line.axis]:
+                self._walk.line(Line(value, line.axis))
 
     def _apply(self, call: Call) -> None:
-        operands = tensors(call)
         self._walk.derive(call)
         self._walk.made.update(call.outs)
-        rule = RULES.get(call.op)
-        spread = len(operands) == 1 and operands[0] in self._walk.splits
-        if spread and rule in (movement, pointwise):
-            self._move_split(call, operands[0])
-            return
-        if call.aliased and any(self._walk.lines(value) for value in operands):
+        reads, operation = call.reads, facets(call.op)
+        if call.aliased and any(self._walk.lines(value) for value in reads):
             raise Declined("it writes in place into memory it shares")
-        if rule is not None:
-            rule(call, self._walk)
-        elif any(self._walk.lines(v) or v in self._walk.splits for v in operands):
+        if operation.resizes:
+            self._resized.update(call.outs)
+        if operation.flow is not None:
+            operation.flow(call, self._walk)
+        elif any(self._walk.has_channels(value) for value in reads):
             raise Declined("no rule for this operation")
 
     def _check_chain(self, node: fx.Node, observed: Observed) -> None:
@@ -171,10 +154,10 @@ class _Analyst:
         if any(r.groups > 1 and not r.channelwise for r in reductions):
             raise Declined("it rearranges channels within")
         module = _module(node)
-        if module and _cuts_of(self._walk.relations) and module not in self.captured.leaves:
+        if module and _roles(self._walk.relations) and module not in self.captured.leaves:
             raise Declined("its layers are used from within another module")
         covered = {line for relation in self._walk.relations for line in relation.reads}
-        for value in {value for call in observed.calls for value in tensors(call)}:
+        for value in {value for call in observed.calls for value in call.reads}:
             if value in self._walk.splits or not covered.issuperset(self._walk.lines(value)):
                 raise Declined("it mixes channels within")
         seen = [
@@ -189,41 +172,45 @@ class _Analyst:
         if any(line.value in made and line not in self._walk.known for line in seen):
             raise Declined("it makes a tensor as wide as the channels it meets")
 
-    def _resized(self, node: fx.Node, calls: tuple[Call, ...]) -> tuple[Line, ...]:
+    def _resize(self, node: fx.Node) -> tuple[Line, ...]:
+        """The lines whose sizes stand among a node's arguments."""
         lines = tuple(
             relation.out
-            for call in calls
-            if call.op in ("view", "reshape", "_unsafe_view", "expand")
             for relation in self._walk.relations
-            if isinstance(relation, (Pass, Carry)) and relation.out.value in call.outs
+            if isinstance(relation, (Pass, Carry)) and relation.out.value in self._resized
         )
         if lines and size_arguments(node) is None:
             raise Declined("its sizes cannot be changed from outside")
         return lines
 
-    def _freeze(
-        self, node: fx.Node, reads: tuple[str, ...], makes: tuple[str, ...], because: str
+    def _add(
+        self,
+        node: fx.Node,
+        reads: tuple[str, ...],
+        makes: tuple[str, ...],
+        because: str,
+        relations: tuple[Relation, ...] = (),
+        resize: tuple[Line, ...] = (),
     ) -> None:
-        calls = self.captured.observed[node.name].calls
-        frozen = self._frozen(node, reads, because)
-        reads = tuple(dict.fromkeys((*reads, *self._parameters(calls))))
+        """Add a node's step; without relations it needs all that it reads whole."""
+        parameters = self._parameters(self.captured.observed[node.name].calls)
         self.steps.append(
             Step(
                 node.name,
-                reads,
+                tuple(dict.fromkeys((*reads, *parameters))),
                 tuple(value for value in makes if value not in self.captured.state),
-                (),
-                executed=True,
+                relations,
+                executed=not any(isinstance(relation, Select) for relation in relations),
                 module=_module(node),
-                frozen=frozen,
-                keeps=self.captured.keeps(node.name),
+                frozen=self._frozen(node, reads, because),
+                resize=resize,
+                keeps=self.captured.observed[node.name].keeps,
             )
         )
 
     def _frozen(self, node: fx.Node, reads: tuple[str, ...], because: str) -> Frozen | None:
         """What the report says of a node that needs channels whole, if it reads any."""
-        lined = any(self._walk.lines(value) or value in self._walk.splits for value in reads)
-        if not because or not lined:
+        if not because or not any(self._walk.has_channels(value) for value in reads):
             return None
         calls = self.captured.observed[node.name].calls
         operations = list(dict.fromkeys(call.op for call in calls))
@@ -233,23 +220,16 @@ class _Analyst:
             operation = self.captured.kinds[module]  # an LSTM is known by its name
         return Frozen(module or node.name, operation, because, source_line(node))
 
-    def _move_split(self, call: Call, value: str) -> None:
-        """Move spread channels on; computing on each alone leaves them where they are."""
-        if RULES.get(call.op) is pointwise and call.op not in ("contiguous", "clone"):
-            self._walk.spreads(call.outs[0], value, self._walk.splits[value].grid.axes)
-        else:
-            self._walk.move_split(call, value)
-
     @staticmethod
     def _parameters(calls: tuple[Call, ...]) -> list[str]:
-        return [value for call in calls for value in tensors(call) if value.startswith("@")]
+        return [value for call in calls for value in call.reads if value.startswith("@")]
 
 
 def _misused_parameters(steps: Sequence[Step]) -> dict[str, str]:
     """Steps that would cut a parameter another step needs whole, or in another role."""
     roles: dict[str, dict[str, set[str]]] = {}
     for step in steps:
-        cut = _cuts(step)
+        cut = _roles(step.relations)
         for value in step.reads:
             if value.startswith("@"):
                 role = cut.get(value, "whole")
@@ -263,31 +243,19 @@ def _misused_parameters(steps: Sequence[Step]) -> dict[str, str]:
     return failing
 
 
-def _cuts(step: Step) -> dict[str, str]:
-    """The parameters whose axes follow this step's lines, and in which role."""
-    return _cuts_of(step.relations)
-
-
-def _cuts_of(relations: Iterable[Relation]) -> dict[str, str]:
-    cut: dict[str, str] = {}
+def _roles(relations: Iterable[Relation]) -> dict[str, str]:
+    """The parameters whose axes follow the lines of relations, and in which role."""
+    roles: dict[str, str] = {}
     for relation in relations:
-        if isinstance(relation, Reduce):
-            if relation.weight.startswith("@"):
-                cut[relation.weight] = f"weight {relation.row_axis} {relation.groups}"
-            cut |= {line.value: "rows" for line in relation.beside}
-        elif isinstance(relation, Pass):
-            cut |= {
-                line.value: f"axis {line.axis}"
-                for line in relation.reads
-                if line.value.startswith("@")
-            }
-    return cut
+        for line in relation.cuts:
+            if not isinstance(relation, Reduce):
+                roles[line.value] = f"axis {line.axis}"
+            elif line.value != relation.weight:
+                roles[line.value] = "rows"
+            elif line.value.startswith("@"):
+                roles[line.value] = f"weight {line.axis} {relation.groups}"
+    return roles
 
 
 def _module(node: fx.Node) -> str | None:
     return str(node.target) if node.op == "call_module" else None
-
-
-def _names(structure: Any) -> tuple[str, ...]:
-    found = tree_leaves(structure, is_leaf=lambda x: x is None)
-    return tuple(dict.fromkeys(name for name in found if isinstance(name, str)))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial, reduce
 
 import numpy as np
 from torch import Tensor
 
-from upscale.capture import Call, Captured, Ref
+from upscale.capture import Call, Captured
 from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
-from upscale.lowering.constant_rules import NORMS, RULES, Operands, channelwise
-from upscale.lowering.known import Known
+from upscale.flow.known import Known
+from upscale.flow.relations import Absorb, Carry, Fold, Line, Pass, Reduce, Relation, Select
+from upscale.ops.operands import Operands
+from upscale.ops.table import facets
 
 
 def find_constants(
@@ -27,85 +29,76 @@ def find_constants(
 
     `zeroed` are the positions at which parameters are zero; `tensors` the parameters and
     buffers, by the names of their values; `kept` the columns that weights keep. Every number
-    is proven, by a rule for the operation that made it; what no rule knows is not constant, nor
-    is what is complex: constants are real numbers.
+    is proven, by the constant rule of the operation that made it; an operation without one makes
+    no constants, nor does one on complex numbers: constants are real.
     """
     real = {name: tensor for name, tensor in tensors.items() if not tensor.is_complex()}
-    finder = _Finder(captured, flow, real, zeroed, kept)
+    constants = _Constants(captured, flow, real, zeroed, kept)
     for step in flow.steps:
         for relation in step.relations:
-            finder.visit(step.node, relation)
-    return finder.found
+            constants.visit(step.node, relation)
+    return constants.lines
 
 
-class _Finder:
-    def __init__(
-        self,
-        captured: Captured,
-        flow: ChannelFlow,
-        tensors: Mapping[str, Tensor],
-        zeroed: Mapping[Line, Positions],
-        kept: Mapping[str, Positions],
-    ) -> None:
-        self._captured, self._flow, self._tensors = captured, flow, tensors
-        self._zeroed, self._kept = zeroed, kept
-        self.found: dict[Line, Known] = {}
+@dataclass(slots=True)
+class _Constants:
+    captured: Captured
+    flow: ChannelFlow
+    tensors: Mapping[str, Tensor]
+    zeroed: Mapping[Line, Positions]
+    kept: Mapping[str, Positions]
+    lines: dict[Line, Known] = field(default_factory=dict)
 
     def visit(self, node: str, relation: Relation) -> None:
-        """Say what is known of what a relation makes."""
-        if isinstance(relation, (Pass, Fold, Carry, Reduce, Select)):
-            known = self._made(node, relation)
-            if known.constant.any():
-                self.found[relation.out] = known
-
-    def _made(self, node: str, relation: Pass | Fold | Carry | Reduce | Select) -> Known:
-        size = self._flow.sizes[relation.out]
+        """Note what is known of what a relation makes."""
+        if isinstance(relation, Absorb):
+            return
+        size = self.flow.sizes[relation.out]
         if isinstance(relation, Select):
-            return self._selected(relation, size)
-        if isinstance(relation, Carry):
-            channels = self._flow.sizes[relation.read]
-            return self._of(channels, relation.read).at(relation.channel(np.arange(size), channels))
-        call = next(
-            call for call in self._captured.observed[node].calls if relation.out.value in call.outs
-        )
+            known = self._selected(relation, size)
+        elif isinstance(relation, Carry):
+            channels = self.flow.sizes[relation.read]
+            known = self._of(channels, relation.read)
+            known = known.at(relation.channel(np.arange(size), channels))
+        else:
+            call = self.captured.observed[node].making(relation.out.value)
+            known = self._computed(relation, call)
+        if known.constant.any():
+            self.lines[relation.out] = known
+
+    def _computed(self, relation: Pass | Fold | Reduce, call: Call) -> Known:
+        size, rule = self.flow.sizes[relation.out], facets(call.op).constants
         made = Known.zeros_at(self._zero_by_parameters(relation, call), size)
-        if not self._has_constants(relation) or (isinstance(relation, Pass) and relation.whole):
+        mixes = isinstance(relation, Pass) and relation.whole
+        contracts = isinstance(relation, Reduce) and not relation.channelwise
+        meets = any(line in self.lines for line in relation.reads)
+        if rule is None or mixes or contracts or not meets:
             return made
-        operands = Operands(call, relation, partial(self._of, size), self._tensors, size)
-        if isinstance(relation, Reduce):
-            if not relation.channelwise:
-                return made
-            masked = len(relation.columns_kept(self._kept)) == 0
-            return made.or_else(channelwise(operands, masked=masked))
-        rule = RULES.get(call.op)
-        return made if rule is None else made.or_else(rule(operands))
+        masked = isinstance(relation, Reduce) and not len(relation.columns_kept(self.kept))
+        return made.or_else(
+            rule(Operands(call, relation, partial(self._of, size), self.tensors, size, masked))
+        )
 
     def _of(self, size: int, line: Line) -> Known:
-        known = self._flow.classes.get(line)
-        return self.found.get(line) or Known.nothing(size if known is None else len(known))
-
-    def _has_constants(self, relation: Pass | Fold | Reduce) -> bool:
-        reads = relation.reads if isinstance(relation, Pass) else (relation.read,)
-        return any(line in self.found for line in reads)
+        classes = self.flow.classes.get(line)
+        return self.lines.get(line) or Known.nothing(size if classes is None else len(classes))
 
     def _selected(self, relation: Select, size: int) -> Known:
         known = Known.zeros_at(np.flatnonzero(relation.operand < 0), size)
         for index, line in enumerate(relation.reads):
             mine = relation.operand == index
-            if line in self.found:
-                there = self.found[line].at(relation.position[mine])
+            if line in self.lines:
+                there = self.lines[line].at(relation.position[mine])
                 known.numbers[mine], known.firm[mine] = there.numbers, there.firm
         return known
 
     def _zero_by_parameters(self, relation: Pass | Fold | Reduce, call: Call) -> Positions:
-        """Positions that are zero because all that makes them is: rows and bias, or scale and
-        shift."""
-        lines: tuple[Line, ...] = ()
+        """Positions that are zero as all that makes them is: rows and bias, or scale and shift."""
+        lines: list[Line] = []
         if isinstance(relation, Reduce):
-            lines = (Line(relation.weight, relation.row_axis), *relation.beside)
-        elif call.op in NORMS:
-            given = [call.argument(name) for name in ("weight", "bias")]
-            lines = tuple(Line(ref.value, 0) for ref in given if isinstance(ref, Ref))
-        if not lines or not all(line in self._zeroed for line in lines):
+            lines = list(relation.cuts)
+        elif facets(call.op).normalises:
+            lines = [Line(value, 0) for value in call.named("weight", "bias")]
+        if not lines or not all(line in self.zeroed for line in lines):
             return np.empty(0, dtype=np.int64)
-        return reduce(np.intersect1d, [self._zeroed[line] for line in lines])
+        return reduce(np.intersect1d, [self.zeroed[line] for line in lines])

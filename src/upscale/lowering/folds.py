@@ -18,10 +18,10 @@ from upscale.capture import Captured
 from upscale.channels import Positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.known import Known
 from upscale.flow.relations import Line, Reduce
-from upscale.lowering.constant_rules import pads
-from upscale.lowering.known import Known
 from upscale.lowering.lowered import Folding, Lowered
+from upscale.ops.contract import pads
 from upscale.subject.layers import KINDS, computes_weight
 
 OTHER_WEIGHTS = (
@@ -70,7 +70,7 @@ def _folding(
     readers: Mapping[str, int],
 ) -> Folding | None:
     """How to make up for columns that meet one number each, if that saves any."""
-    call = next(c for c in captured.observed[step.node].calls if layer.out.value in c.outs)
+    call = captured.observed[step.node].making(layer.out.value)
     padded = pads(call)
     module = None if step.module is None else model.get_submodule(step.module)
     if not isinstance(module, KINDS) or computes_weight(module):

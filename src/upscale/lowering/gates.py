@@ -20,14 +20,15 @@ from upscale.capture import Call, Captured
 from upscale.channels import Positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.known import Known
 from upscale.flow.liveness import find_live
 from upscale.flow.relations import Line, Pass, Reduce
-from upscale.lowering.constant_rules import NORMS, pads
 from upscale.lowering.folds import OTHER_WEIGHTS
 from upscale.lowering.gate_steps import insert_gates
-from upscale.lowering.known import Known
 from upscale.lowering.lowered import Gating, Lowered
 from upscale.lowering.scaled import Scaled, find_scaled
+from upscale.ops.contract import pads
+from upscale.ops.table import facets
 from upscale.subject.layers import KINDS, computes_weight, stock_class
 
 
@@ -120,13 +121,14 @@ class _Finder:
         if pads(call):
             return False
         area = int(np.prod(self._flow.shapes[layer.weight][2:]))
-        if call.op == "linear" or (area == 1 and np.all(np.equal(call.argument("stride"), 1))):
+        stride = call.arguments.get("stride")  # a linear layer has none
+        if area == 1 and (stride is None or np.all(np.equal(stride, 1))):
             return True
         shape = self._flow.shapes[layer.read.value]
         return all(size > 1 for size in shape[layer.read.axis + 1 :])
 
     def _call(self, step: Step, line: Line) -> Call:
-        return next(c for c in self._captured.observed[step.node].calls if line.value in c.outs)
+        return self._captured.observed[step.node].making(line.value)
 
     def _gating(self, step: Step, layer: Reduce, scaled: Scaled, columns: Positions) -> Gating:
         norm = self._norm_behind(layer.out)
@@ -152,7 +154,7 @@ class _Finder:
         if more or len(step.makes) > 1 or not isinstance(relation, Pass):
             return None
         call = self._call(step, relation.out)
-        scales = call.op in NORMS and not call.argument("training")
+        scales = facets(call.op).normalises and not call.arguments.get("training")
         own = isinstance(norm, _BatchNorm) and norm.running_var is not None
         stock = stock_class(norm) is not None
         plain = stock and not norm._forward_hooks and relation.out.axis == line.axis

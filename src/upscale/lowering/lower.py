@@ -18,11 +18,11 @@ from upscale.channels import Positions, positions
 from upscale.errors import SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.known import Known
 from upscale.flow.relations import Line
 from upscale.lowering.constants import find_constants
 from upscale.lowering.folds import fold_constants, numbers_met
 from upscale.lowering.gates import factors_met, read_gates
-from upscale.lowering.known import Known
 from upscale.lowering.lowered import Folding, Gating, Lowered, Masks, zeroed_lines
 from upscale.lowering.masks import place_masks
 from upscale.lowering.repeats import repeat_constants

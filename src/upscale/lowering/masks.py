@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_leaves
 from upscale.capture import Captured, Observed
 from upscale.errors import SelectionError
 from upscale.flow.relations import Line
-from upscale.flow.walk import tensors
 from upscale.lowering.lowered import Masks
 from upscale.subject.layers import (
     KINDS,
@@ -78,7 +77,7 @@ def place_masks(model: nn.Module, captured: Captured, after: Mapping[str, Channe
 
 
 def _parameters_read(observed: Observed) -> set[str]:
-    read = {value for call in observed.calls for value in tensors(call)}
+    read = {value for call in observed.calls for value in call.reads}
     read.update(x for x in tree_leaves(dict(observed.reads)) if isinstance(x, str))
     return {value for value in read if value.startswith("@")}
 

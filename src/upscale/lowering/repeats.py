@@ -14,9 +14,9 @@ import numpy as np
 
 from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.known import Known
 from upscale.flow.relations import GRID, Line, Pass, Select
 from upscale.lowering.growing import Growing
-from upscale.lowering.known import Known
 from upscale.lowering.lowered import Lowered
 
 

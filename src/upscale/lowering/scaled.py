@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from itertools import permutations
 from math import prod
 
-from upscale.capture import Call, Captured
+from upscale.capture import Captured
 from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.known import Known, Numbers
 from upscale.flow.relations import Line, Pass, Relation
-from upscale.flow.walk import tensors
-from upscale.lowering.known import Known, Numbers
-
-# What hands on a tensor as it is; dropout does, where it drops nothing.
-PASSING = ("alias", "clone", "contiguous", "detach", "dropout", "dropout_", "feature_dropout")
+from upscale.ops.pointwise import drops
+from upscale.ops.table import facets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,14 +37,14 @@ def find_scaled(
 
     Which lines these are depends on where constants are, not on their numbers.
     """
-    finder = _Finder(captured, flow, constants)
+    products = _Products(captured, flow, constants)
     for step in flow.steps if constants else ():
         for relation in step.relations:
-            finder.visit(step.node, relation)
-    return finder.found
+            products.visit(step.node, relation)
+    return products.lines
 
 
-class _Finder:
+class _Products:
     def __init__(
         self, captured: Captured, flow: ChannelFlow, constants: Mapping[Line, Known]
     ) -> None:
@@ -54,29 +52,30 @@ class _Finder:
         # What a node makes for itself cannot be read by another.
         self._given = {value for step in flow.steps for value in step.makes}
         self._expanded: dict[Line, Line] = {}
-        self.found: dict[Line, tuple[Scaled, ...]] = {}
+        self.lines: dict[Line, tuple[Scaled, ...]] = {}
 
     def visit(self, node: str, relation: Relation) -> None:
-        """Say what is known of what a relation makes."""
+        """Note the gates that what a relation makes is multiplied with."""
         if not isinstance(relation, Pass) or relation.whole:
             return
-        call = next(c for c in self._captured.observed[node].calls if relation.out.value in c.outs)
-        if call.op == "expand" and self._aligned(relation.out, *relation.reads):
+        call = self._captured.observed[node].making(relation.out.value)
+        operation = facets(call.op)
+        if operation.broadcasts and self._aligned(relation.out, *relation.reads):
             self._expanded[relation.out] = relation.reads[0]
-        elif call.op in ("mul", "mul_") and len(relation.reads) == len(tensors(call)) == 2:
-            self.found[relation.out] = tuple(self._products(relation))
-        elif call.op in PASSING and not _drops(call) and len(relation.reads) == 1:
-            self.found[relation.out] = self.found.get(relation.reads[0], ())
+        elif operation.multiplies and len(relation.reads) == len(call.reads) == 2:
+            self.lines[relation.out] = tuple(self._products(relation))
+        elif operation.hands_on and not drops(call) and len(relation.reads) == 1:
+            self.lines[relation.out] = self.lines.get(relation.reads[0], ())
 
     def _products(self, relation: Pass) -> list[Scaled]:
-        found = []
+        products = []
         for factor, operand in permutations(relation.reads):
             known, gate = self._constants.get(factor), self._expanded.get(operand, operand)
             aligned = self._aligned(relation.out, factor, gate)
             if known is not None and aligned and self._is_gate(gate):
                 spread = self._places(relation.out) > 1
-                found.append(Scaled(gate, factor, known.numbers, spread))
-        return found
+                products.append(Scaled(gate, factor, known.numbers, spread))
+        return products
 
     def _aligned(self, *lines: Line) -> bool:
         """Whether lines lie along one axis of tensors with equally many, of one type."""
@@ -94,7 +93,3 @@ class _Finder:
         given = line.value in self._given and line in self._flow.classes
         plain = line.axis > 0 and line not in self._flow.blocks
         return given and plain and self._places(line) == 1
-
-
-def _drops(call: Call) -> bool:
-    return bool(call.argument("train") and call.argument("p"))

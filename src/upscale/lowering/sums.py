@@ -16,11 +16,11 @@ import numpy as np
 from upscale.capture import Call, Captured
 from upscale.channels import Flags
 from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.known import Known
 from upscale.flow.relations import Line, Pass, Select
-from upscale.flow.walk import tensors
 from upscale.lowering.growing import Growing
-from upscale.lowering.known import Known
 from upscale.lowering.lowered import Lowered
+from upscale.ops.table import facets
 
 Lacking = tuple[Flags, Flags]
 
@@ -56,9 +56,9 @@ def _additions(captured: Captured) -> frozenset[str]:
     """The nodes that do nothing but add two tensors of one type."""
 
     def adds(call: Call) -> bool:
-        sizes = {captured.values[value].itemsize for value in (*tensors(call), *call.outs)}
-        two = len(tensors(call)) == 2 and len(sizes) == 1
-        return two and call.op in ("add", "add_") and call.argument("alpha") == 1
+        sizes = {captured.values[value].itemsize for value in (*call.reads, *call.outs)}
+        two = len(call.reads) == 2 and len(sizes) == 1
+        return two and facets(call.op).adds and call.arguments.get("alpha") == 1
 
     return frozenset(
         name

@@ -12,14 +12,13 @@ from upscale.capture import Captured
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import find_live
 from upscale.flow.relations import Reduce
+from upscale.ops.table import facets
 from upscale.subject.layers import layers, weight_names, weight_of
-
-MIXERS = {"softmax", "scaled_dot_product_attention"}
 
 
 def attends(captured: Captured) -> bool:
     """Whether a model mixes positions by attention; one that does not is a CNN here."""
-    return any(call.op in MIXERS for seen in captured.observed.values() for call in seen.calls)
+    return any(facets(c.op).attends for seen in captured.observed.values() for c in seen.calls)
 
 
 def prunable_weights(flow: ChannelFlow) -> frozenset[str]:

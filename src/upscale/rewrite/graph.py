@@ -218,7 +218,7 @@ class _Writer:
 
 def _reads_bits(observed: Observed) -> bool:
     """Whether a view takes a tensor's bits for those of another type."""
-    return any(call.argument("dtype") is not None for call in observed.calls)
+    return any(call.arguments.get("dtype") is not None for call in observed.calls)
 
 
 def _type_of(node: fx.Node) -> Any:

@@ -1,7 +1,8 @@
 """The registry: names that files use, and the functions, methods and layers they stand for.
 
-It is built from the words of this package alone. A name in a file is a key of these tables or
-an error; nothing is ever imported or looked up because a file says so.
+It is built from the words of this package alone: `store.words`, and the operations of the table
+that say so. A name in a file is a key of these tables or an error; nothing is ever imported or
+looked up because a file says so.
 """
 
 from __future__ import annotations
@@ -22,15 +23,21 @@ from torch.nn import functional as F
 
 from upscale.capture.size_guards import require_size
 from upscale.errors import StoreError
+from upscale.ops import table
 from upscale.store import words
 from upscale.tools.optional_packages import MissingPackageError, import_torchvision
 
 Function = Callable[..., Any]
 
+# An operation of another library (`demo::gate`) is in none of the places that are looked in.
+OPERATIONS = (
+    *(name for name, known in table.OPERATIONS.items() if known.stored and ":" not in name),
+    *words.OPERATIONS,
+    *words.IN_PLACE,
+)
+
 METHODS = frozenset(
-    name
-    for name in (*words.OPERATIONS, *words.IN_PLACE, *words.METHODS)
-    if callable(getattr(Tensor, name, None))
+    name for name in (*OPERATIONS, *words.METHODS) if callable(getattr(Tensor, name, None))
 )
 
 # Values that are neither plain nor made of parts.
@@ -63,22 +70,21 @@ def functions() -> dict[str, Function]:
         "torch._assert": torch._assert,
         "torch.ops.aten._assert_async": torch.ops.aten._assert_async.default,
     }
-    tensors = (*words.OPERATIONS, *words.IN_PLACE)
     places: tuple[tuple[str, object, tuple[str, ...]], ...] = (
         ("operator", operator, words.OPERATORS),
         ("builtins", builtins, words.BUILTINS),
         ("math", math, words.MATHS),
-        ("torch", torch, (*tensors, *words.SYMBOLIC)),
+        ("torch", torch, (*OPERATIONS, *words.SYMBOLIC)),
         ("torch.fft", torch.fft, words.FFTS),
         ("torch.linalg", torch.linalg, words.LINEAR_ALGEBRA),
-        ("torch.nn.functional", F, tensors),
+        ("torch.nn.functional", F, OPERATIONS),
     )
     for place, holder, names in places:
         for name in names:
             function = getattr(holder, name, None)
             if callable(function) and not isinstance(function, ModuleType):
                 found[f"{place}.{name}"] = function
-    found.update(_aten(tensors))
+    found.update(_aten(OPERATIONS))
     return found
 
 

@@ -1,76 +1,57 @@
-"""The words of the registry: every operation and layer a file may name. Nothing else is called.
+"""The words of the registry: what a file may name beside the table's `stored` operations.
 
-What is missing here was left out with care or never met: operations that read or write files,
-hand out raw memory, run code or change torch itself have no place in a file.
+Nothing else is called. What is missing was left out with care or never met: operations that read
+or write files, hand out raw memory, run code or change torch itself have no place in a file.
 """
 
 from __future__ import annotations
 
-# Operations on tensors. Each is looked for in torch, torch.nn.functional, ATen and Tensor.
+# Operations on tensors without an entry in the table. Each is looked for in torch,
+# torch.nn.functional, ATen and Tensor.
 OPERATIONS = tuple(
     """
-    abs absolute acos acosh adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
-    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d add addbmm addcdiv addcmul addmm
-    addmv addr adjoint affine_grid alias all alpha_dropout amax amin aminmax angle any arange
-    arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort argwhere asin asinh
-    atan atan2 atanh atleast_1d atleast_2d atleast_3d avg_pool1d avg_pool2d avg_pool3d baddbmm
-    batch_norm bernoulli bilinear bincount bitwise_and bitwise_left_shift bitwise_not bitwise_or
-    bitwise_right_shift bitwise_xor block_diag bmm broadcast_tensors broadcast_to bucketize
-    cartesian_prod cat cdist ceil celu channel_shuffle chunk clamp clamp_max clamp_min clip clone
-    column_stack complex concat concatenate conj constant_pad_nd contiguous conv1d conv2d conv3d
-    conv_transpose1d conv_transpose2d conv_transpose3d convolution copy copysign cos cosh
-    cosine_similarity count_nonzero cross cummax cummin cumprod cumsum deg2rad det detach diag
-    diag_embed diagflat diagonal diagonal_scatter diff digamma dist div divide dot dropout
-    dropout1d dropout2d dropout3d dsplit dstack einsum elu embedding embedding_bag empty empty_like
-    eq equal erf erfc erfinv exp exp2 expand expm1 eye feature_alpha_dropout feature_dropout fill
-    fix flatten flip fliplr flipud float_power floor floor_divide fmax fmin fmod fold frac
-    fractional_max_pool2d fractional_max_pool3d full full_like gather ge gelu glu greater
-    greater_equal grid_sample grid_sampler grid_sampler_2d grid_sampler_3d group_norm gt
-    gumbel_softmax hardshrink hardsigmoid hardswish hardtanh heaviside histc hsplit hstack hypot
-    imag index index_add index_copy index_fill index_put index_select inner instance_norm
-    interpolate inverse is_complex is_floating_point is_nonzero isclose isfinite isin isinf isnan
-    isneginf isposinf isreal kron kthvalue layer_norm ldexp le leaky_relu lerp less less_equal
-    lgamma lift_fresh_copy linear linspace local_response_norm log log10 log1p log2 log_sigmoid
-    log_softmax logaddexp logaddexp2 logcumsumexp logdet logical_and logical_not logical_or
-    logical_xor logit logsigmoid logspace logsumexp lp_pool1d lp_pool2d lp_pool3d lt masked_fill
-    masked_scatter masked_select matmul matrix_exp matrix_power max max_pool1d max_pool2d
-    max_pool2d_with_indices max_pool3d max_unpool1d max_unpool2d max_unpool3d maximum mean median
-    meshgrid min minimum mish mm mode moveaxis movedim msort mul multinomial multiply mv nan_to_num
-    nanmean nanmedian nansum narrow narrow_copy native_batch_norm native_channel_shuffle
-    native_dropout native_group_norm native_layer_norm ne neg negative new_empty new_full new_ones
-    new_zeros nonzero norm norm_except_dim normal normalize not_equal numel one_hot ones ones_like
-    outer pad pairwise_distance pdist permute pixel_shuffle pixel_unshuffle polar positive pow prelu
-    prod quantile rad2deg rand rand_like randint randint_like randn randn_like randperm ravel real
-    reciprocal reflection_pad1d reflection_pad2d reflection_pad3d relu relu6 remainder repeat
-    repeat_interleave replication_pad1d replication_pad2d replication_pad3d reshape rms_norm roll
-    rot90 round rrelu rsqrt rsub scalar_tensor scaled_dot_product_attention scatter scatter_add
-    scatter_reduce searchsorted select select_scatter selu sgn sigmoid sign signbit silu sin sinc
-    sinh slice slice_scatter slogdet softmax softmin softplus softshrink softsign sort split
-    split_with_sizes sqrt square squeeze stack std std_mean sub subtract sum swapaxes swapdims
-    sym_numel sym_size sym_storage_offset sym_stride t take take_along_dim tan tanh tanhshrink
-    tensor_split tensordot threshold tile to topk trace transpose tril tril_indices triu
-    triu_indices true_divide trunc type_as unbind unflatten unfold unique_consecutive unsafe_chunk
-    unsafe_split unsqueeze upsample upsample_bicubic2d upsample_bilinear upsample_bilinear2d
-    upsample_linear1d upsample_nearest upsample_nearest1d upsample_nearest2d upsample_nearest3d
-    upsample_trilinear3d vander var var_mean vdot view view_as view_as_complex view_as_real vsplit
-    vstack where xlogy zero zeros zeros_like _adaptive_avg_pool2d _adaptive_avg_pool3d
-    _conj _log_softmax _softmax _to_copy _unsafe_view _weight_norm
+    absolute acos acosh addbmm addmm addmv addr adjoint affine_grid all aminmax angle any arange
+    arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argwhere asin asinh atan
+    atan2 atanh atleast_1d atleast_2d atleast_3d baddbmm bernoulli bilinear bincount bitwise_and
+    bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor block_diag broadcast_tensors
+    broadcast_to bucketize cartesian_prod cdist clip column_stack complex concatenate conj
+    convolution copy copysign cosh cosine_similarity count_nonzero cross cummax cummin cumprod
+    deg2rad det diag diag_embed diagflat diagonal diagonal_scatter diff digamma dist divide dot
+    dropout1d dropout2d dropout3d dsplit dstack embedding embedding_bag empty empty_like equal erfc
+    erfinv exp2 eye fill fix fliplr flipud float_power fmax fmin fold frac fractional_max_pool2d
+    fractional_max_pool3d full full_like gather greater greater_equal grid_sample grid_sampler
+    grid_sampler_2d grid_sampler_3d gumbel_softmax heaviside histc hsplit hstack hypot imag index
+    index_add index_copy index_fill index_put inner interpolate inverse is_complex is_floating_point
+    is_nonzero isclose isfinite isin isinf isneginf isposinf isreal kron kthvalue ldexp less
+    less_equal lgamma lift_fresh_copy linspace local_response_norm log10 logaddexp logaddexp2
+    logcumsumexp logdet logical_xor logit logsigmoid logspace logsumexp lp_pool1d lp_pool2d
+    lp_pool3d masked_scatter masked_select matrix_exp matrix_power max max_unpool1d max_unpool2d
+    max_unpool3d median meshgrid min mm mode moveaxis msort multinomial multiply mv nanmean
+    nanmedian nansum narrow_copy native_dropout native_group_norm native_layer_norm negative
+    new_empty new_full new_ones new_zeros nonzero norm_except_dim normal normalize not_equal numel
+    one_hot ones ones_like outer pairwise_distance pdist polar positive quantile rad2deg rand
+    rand_like randint randint_like randn randn_like randperm ravel real reflection_pad3d
+    repeat_interleave replication_pad1d replication_pad3d rot90 rrelu scalar_tensor scatter
+    scatter_add scatter_reduce searchsorted select_scatter signbit sinc sinh slice_scatter slogdet
+    softmin softsign std_mean subtract sym_numel sym_size sym_storage_offset sym_stride take
+    take_along_dim tanhshrink tensordot topk trace tril tril_indices triu triu_indices true_divide
+    unfold unique_consecutive unsafe_chunk unsafe_split upsample upsample_bilinear upsample_nearest
+    vander var_mean vdot view_as view_as_complex view_as_real vsplit vstack xlogy zero zeros
+    zeros_like _adaptive_avg_pool2d _adaptive_avg_pool3d _conj _weight_norm
     """.split()
 )
 
-# Those that write into what they are given, as functions, methods and ATen operations.
+# Those that write into what they are given, likewise.
 IN_PLACE = tuple(
     """
-    abs_ acos_ acosh_ add_ addbmm_ addcdiv_ addcmul_ addmm_ alpha_dropout_ asin_ asinh_ atan_
-    atanh_ baddbmm_ bernoulli_ ceil_ celu_ clamp_ clamp_max_ clamp_min_ clip_ copy_ cos_ cosh_
-    cumprod_ cumsum_ div_ divide_ dropout_ elu_ eq_ erf_ erfc_ erfinv_ exp_ exp2_ expm1_
-    feature_alpha_dropout_ feature_dropout_ fill_ floor_ floor_divide_ fmod_ frac_ ge_ gelu_ gt_
-    hardsigmoid_ hardswish_ hardtanh_ index_add_ index_copy_ index_fill_ index_put_ le_ leaky_relu_
-    lerp_ log_ log10_ log1p_ log2_ logical_and_ logical_not_ logical_or_ logical_xor_ logit_ lt_
-    masked_fill_ masked_scatter_ mish_ mul_ multiply_ nan_to_num_ ne_ neg_ negative_ normal_ pow_
-    random_ reciprocal_ relu_ relu6_ remainder_ round_ rrelu_ rsqrt_ scatter_ scatter_add_ selu_
-    sgn_ sigmoid_ sign_ silu_ sin_ sinh_ sqrt_ square_ squeeze_ sub_ subtract_ swapaxes_ t_ tan_
-    tanh_ threshold_ transpose_ tril_ triu_ true_divide_ trunc_ uniform_ unsqueeze_ xlogy_ zero_
+    acos_ acosh_ addbmm_ addcdiv_ addcmul_ addmm_ alpha_dropout_ asin_ asinh_ atan_ atanh_ baddbmm_
+    bernoulli_ ceil_ clip_ copy_ cos_ cosh_ cumprod_ cumsum_ divide_ eq_ erf_ erfc_ erfinv_ exp2_
+    expm1_ feature_alpha_dropout_ feature_dropout_ fill_ floor_ floor_divide_ fmod_ frac_ ge_ gt_
+    index_add_ index_copy_ index_fill_ index_put_ le_ lerp_ log_ log10_ log1p_ log2_ logical_and_
+    logical_not_ logical_or_ logical_xor_ logit_ lt_ masked_scatter_ multiply_ nan_to_num_ ne_ neg_
+    negative_ normal_ pow_ random_ reciprocal_ remainder_ round_ rrelu_ rsqrt_ scatter_ scatter_add_
+    sgn_ sign_ sin_ sinh_ sqrt_ square_ squeeze_ subtract_ swapaxes_ t_ tan_ transpose_ tril_ triu_
+    true_divide_ trunc_ uniform_ unsqueeze_ xlogy_ zero_
     """.split()
 )
 

@@ -185,7 +185,7 @@ class _Writer:
         else:
             arguments = _arguments(call)
         if name == "slice":
-            _drop_open_ends(arguments, self._shape(call.args[0])[call.argument("dim")])
+            _drop_open_ends(arguments, self._shape(call.args[0])[call.arguments["dim"]])
         written = {
             key: self._argument(value, None if key in NO_SIZES else sizes)
             for key, value in arguments.items()

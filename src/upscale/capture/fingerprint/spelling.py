@@ -51,7 +51,7 @@ def takes_sizes(name: str) -> bool:
 def unsaid(call: Call, argument: str) -> bool:
     """Whether an argument changes nothing in what an operation computes."""
     if call.op == "batch_norm" and argument == "momentum":
-        return not call.argument("training")
+        return not call.arguments.get("training")
     return argument in UNSAID
 
 
@@ -63,14 +63,14 @@ def is_identity(call: Call, values: Mapping[str, TensorInfo], own: torch.dtype |
     if name in SAME_NUMBERS:
         return True
     if name in DROPOUTS:
-        return not call.argument("train") or call.argument("p") == 0
+        return not call.arguments.get("train") or call.arguments.get("p") == 0
     before, after = values[call.args[0].value], values[call.outs[0]]
     if name in CASTS:
-        dtype = call.argument("dtype")
-        moved = dtype is None and call.argument("other") is None
+        dtype = call.arguments.get("dtype")
+        moved = dtype is None and call.arguments.get("other") is None
         return moved or (dtype == own and before.itemsize == after.itemsize)
     if name == "slice":
-        return before.shape == after.shape and call.argument("step") == 1
+        return before.shape == after.shape and call.arguments.get("step") == 1
     return name in (*RESHAPES, "expand") and before.shape == after.shape
 
 

@@ -55,6 +55,11 @@ class Known:
         """The numbers that hold whatever the parameters; NaN for all others."""
         return np.where(self.firm, self.numbers, np.nan)
 
+    @property
+    def zeros(self) -> Known:
+        """What is known of the positions that are zero, for these parameters at least."""
+        return self.only(self.numbers == 0)
+
     def only(self, where: Flags) -> Known:
         """What is known at some positions alone."""
         return Known(np.where(where, self.numbers, np.nan), self.firm & where)
@@ -80,3 +85,8 @@ def agreed(parts: Sequence[Known]) -> Known:
         same = same & (part.numbers == first.numbers)
         firm = firm & part.firm
     return Known(first.numbers, firm).only(same)
+
+
+def firmest(one: Known, other: Known) -> Known:
+    """What either knows; the first where it is firm, else the second."""
+    return one.only(one.firm).or_else(other).or_else(one)

@@ -1,0 +1,86 @@
+"""Layers whose weight contracts channels: convolutions and linear layers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from upscale.flow.known import firmest
+from upscale.ops.table import Call, Declined, Known, Line, Operands, Operation, Walk, register
+
+
+def convolution(call: Call, walk: Walk) -> None:
+    """Contracts axis 1 of its input with axis 1 of its weight."""
+    _convolution(call, walk, row_axis=0, column_axis=1)
+
+
+def conv_transpose(call: Call, walk: Walk) -> None:
+    """Contracts axis 1 of its input with axis 0 of its weight."""
+    if call.arguments.get("groups") != 1:
+        raise Declined("a grouped transposed convolution tells its groups apart by place")
+    _convolution(call, walk, row_axis=1, column_axis=0)
+
+
+def _convolution(call: Call, walk: Walk, *, row_axis: int, column_axis: int) -> None:
+    read, weight, *bias = call.named("input", "weight", "bias")
+    # A single image comes without the axis of images.
+    channel = len(walk.shape(read)) - len(walk.shape(weight)) + 1
+    lines = walk.lines_only_along(read, 0, channel)
+    if channel and Line(read, 0) in lines:
+        walk.ties(Line(call.outs[0], 0), [Line(read, 0)])
+    walk.reduces(
+        Line(call.outs[0], channel),
+        Line(read, channel),
+        weight=weight,
+        row_axis=row_axis,
+        column_axis=column_axis,
+        groups=call.arguments["groups"],
+        bias=bias,
+    )
+
+
+def linear(call: Call, walk: Walk) -> None:
+    """Contracts the last axis of its input with axis 1 of its weight; other axes pass."""
+    read, weight, *bias = call.named("input", "weight", "bias")
+    last = len(walk.shape(read)) - 1
+    for line in walk.lines(read):
+        if line.axis != last:
+            walk.ties(Line(call.outs[0], line.axis), [line])
+    walk.reduces(
+        Line(call.outs[0], last),
+        Line(read, last),
+        weight=weight,
+        row_axis=0,
+        column_axis=1,
+        groups=1,
+        bias=bias,
+    )
+
+
+def pads(call: Call) -> bool:
+    """Whether a layer may read, or write, past a border."""
+    padding = call.arguments.get("padding")
+    if padding is None or padding == "valid":
+        return False
+    transposed = call.arguments.get("output_padding") is not None
+    return transposed or isinstance(padding, str) or bool(np.any(padding))
+
+
+def depthwise(operands: Operands) -> Known:
+    """One channel in, one out: zero gives the bias; any number gives one, if nothing pads it."""
+    weight, bias = operands.parameter("weight"), operands.parameter("bias")
+    computed = bias is None and operands.call.arguments.get("bias") is not None
+    if weight is None or computed:
+        return operands.nothing
+    read = operands.read.zeros if pads(operands.call) else operands.read
+    sums = weight.reshape(operands.size, -1).sum(axis=1)
+    numbers = read.numbers * (0.0 if operands.masked else sums)
+    made = Known(numbers if bias is None else numbers + bias, np.zeros_like(read.firm))
+    return firmest(read.zeros, made) if bias is None else made
+
+
+register("conv1d conv2d conv3d", Operation(flow=convolution, constants=depthwise, stored=True))
+register(
+    "conv_transpose1d conv_transpose2d conv_transpose3d",
+    Operation(flow=conv_transpose, stored=True),
+)
+register("linear", Operation(flow=linear, stored=True))
