@@ -28,10 +28,10 @@ from torch import Tensor, fx, nn
 
 import upscale
 from upscale.channels import positions
+from upscale.model.layers import columns, layers
 from upscale.planning import Edge, Plan
 from upscale.planning.origins import origin_of
 from upscale.planning.stretches import runs
-from upscale.subject.layers import columns, layers
 from upscale.zoo import torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -28,7 +28,7 @@ import upscale
 from upscale.lab.zero_copy import wrong_numbers_zero_copy
 from upscale.pipeline import plan_for
 from upscale.planning import Edge, Plan, Way
-from upscale.subjects import Subject
+from upscale.subject import Subject
 from upscale.targets.prices import BUILT_IN, Prices
 from upscale.targets.pricing import Pricing
 from upscale.targets.racing import race, race_models

@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 import upscale
 from upscale.lab.zero_copy import wrong_numbers_zero_copy
+from upscale.model.layers import column_axis, layers, weight_of
 from upscale.planning import Plan
 from upscale.selection.importance import Random
-from upscale.subject.layers import column_axis, layers, weight_of
 from upscale.targets.racing import race_models
 from upscale.zoo import torchvision_model
 

@@ -62,7 +62,7 @@ Row = dict[str, Any]
 def export_ours(model: Any, example: Any, dropped: Masks) -> Any:
     """This project."""
     import upscale
-    from upscale.subject.layers import columns
+    from upscale.model.layers import columns
 
     kept = {
         name: sorted(set(range(columns(model.get_submodule(name)))).difference(indices))

@@ -28,8 +28,8 @@ from torch import nn
 
 import upscale
 from upscale.capture import Captured
+from upscale.model.layers import layers
 from upscale.planning.origins import origin_of
-from upscale.subject.layers import layers
 from upscale.zoo import torchvision_model
 
 FAMILIES = {

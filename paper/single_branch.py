@@ -29,7 +29,7 @@ from paper.drawing import draw_bars
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
 from upscale.flow.segments import find_segments
-from upscale.subject.layers import weight_names
+from upscale.model.layers import weight_names
 from upscale.sweep import Grid, Metric, Trial
 
 YEARS = {

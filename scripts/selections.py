@@ -25,8 +25,8 @@ import upscale
 from upscale import Parameters
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
+from upscale.model.layers import weight_names
 from upscale.selection.units import find_units
-from upscale.subject.layers import weight_names
 from upscale.zoo import import_torchvision, torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent

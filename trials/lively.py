@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import upscale
-from upscale.subject.layers import column_axis, columns, layers, weight_of
+from upscale.model.layers import column_axis, columns, layers, weight_of
 
 ROUNDING = 1e-15
 NUDGE = 1e-3

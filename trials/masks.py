@@ -8,7 +8,7 @@ from collections.abc import Collection
 from torch import nn
 
 import upscale
-from upscale.subject.layers import column_axis, layers, weight_names, weight_of
+from upscale.model.layers import column_axis, layers, weight_names, weight_of
 
 # How many layers keep nothing, and how many everything.
 NOTHING, EVERYTHING = 0.08, 0.1

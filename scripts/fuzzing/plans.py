@@ -16,8 +16,8 @@ from scripts.fuzzing.mutations import mutate, nudge, text_of
 from scripts.fuzzing.subjects import Subject, run, same
 from scripts.fuzzing.watching import Watch
 from upscale.capture import Example
+from upscale.model.layers import weight_names
 from upscale.planning.document import DIGEST, VERSION, digest_of
-from upscale.subject.layers import weight_names
 
 TOLERANCE = 1e-9
 

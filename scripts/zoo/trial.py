@@ -19,8 +19,8 @@ from trials.masks import random_selection
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
+from upscale.model.layers import layers, weight_of
 from upscale.pruning.prunable import attends, frozen_shares, prunable_share, weights_of
-from upscale.subject.layers import layers, weight_of
 from upscale.verify import TOLERANCE, compare
 from upscale.zoo import import_torchvision, torchvision_model
 

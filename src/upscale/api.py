@@ -12,6 +12,9 @@ from torch import fx, nn
 from upscale import masking
 from upscale.capture import Example
 from upscale.errors import PlanError
+from upscale.model.accepting import checked, with_numbers
+from upscale.model.ordinary import ordinary_tensors
+from upscale.model.settling import settled
 from upscale.pipeline import export_for, plan_for, rewritten
 from upscale.planning import Plan, Way
 from upscale.planning.origins import origin_of
@@ -22,10 +25,7 @@ from upscale.selection.importance import Importance, Scorer
 from upscale.selection.masks import Selection
 from upscale.selection.options import Loss, Options
 from upscale.selection.select import select_channels
-from upscale.subject.accepting import checked, with_numbers
-from upscale.subject.ordinary import ordinary_tensors
-from upscale.subject.settling import settled
-from upscale.subjects import Subject
+from upscale.subject import Subject
 from upscale.targets.calibration import pricing_for
 from upscale.targets.target import Target
 

@@ -17,7 +17,7 @@ from upscale.planning import Plan, Way, make_plan
 from upscale.planning.origins import remember, stamped
 from upscale.rewrite.graph import rewrite
 from upscale.selection.masks import Selection
-from upscale.subjects import Subject
+from upscale.subject import Subject
 from upscale.tools.collector_pause import collector_paused
 
 

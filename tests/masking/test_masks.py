@@ -29,7 +29,7 @@ from trials.nets import (
 )
 from upscale import Selection
 from upscale.capture import Example
-from upscale.subject.layers import column_axis, columns
+from upscale.model.layers import column_axis, columns
 from upscale.verify import compare
 
 KEPT = Selection(kept={"blocks.0.0": [1, 4, 9], "blocks.2.3": [], "head": range(0, 16, 3)})

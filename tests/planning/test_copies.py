@@ -22,10 +22,10 @@ from trials.lively import calm
 from trials.masks import random_selection
 from trials.nets import NETS, TRACED
 from upscale.capture import Captured, Example
+from upscale.model.layers import columns, computes_weight, layers
 from upscale.ordering import Ordering, check, solve
 from upscale.planning import Plan, orders, search
 from upscale.planning.origins import origin_of
-from upscale.subject.layers import columns, computes_weight, layers
 
 ORDERS = ("none", "mrap", "optimal")
 JOINING = (torch.cat, torch.concat, torch.concatenate, F.pad, "repeat", "tile")

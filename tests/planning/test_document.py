@@ -14,8 +14,8 @@ from trials.comparing import relative_error
 from trials.lively import calm
 from trials.masks import random_selection
 from trials.nets import NETS, TRACED
+from upscale.model.settling import settled
 from upscale.planning.document import DIGEST, VERSION, digest_of
-from upscale.subject.settling import settled
 from upscale.verify import TOLERANCE
 
 

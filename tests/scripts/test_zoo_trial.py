@@ -31,8 +31,8 @@ from trials.lively import (
     tell_channels_apart,
 )
 from upscale.capture import Example
+from upscale.model.layers import layers, weight_of
 from upscale.pruning.prunable import weights_of
-from upscale.subject.layers import layers, weight_of
 from upscale.verify import TOLERANCE
 from upscale.zoo import DigitsNet
 

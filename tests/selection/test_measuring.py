@@ -16,10 +16,10 @@ from trials.lively import calm
 from trials.nets import NETS
 from upscale import Macs, Parameters
 from upscale.lowering.lowered import Lowered
+from upscale.model.layers import layers, weight_of
 from upscale.planning import Plan
 from upscale.planning import make_plan as really_plan
 from upscale.selection.measuring import LayerSizes, measure_layers
-from upscale.subject.layers import layers, weight_of
 
 WEIGHTS = {"a": 12, "b": 8, "c": 12}
 

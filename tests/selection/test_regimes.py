@@ -13,7 +13,7 @@ from trials.lively import calm
 from trials.nets import NETS, TRACED
 from upscale import Macs, Parameters, Selection
 from upscale.capture import Example
-from upscale.subject.layers import layers, weight_of
+from upscale.model.layers import layers, weight_of
 from upscale.verify import compare
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from torch import nn
 
 from upscale.capture import Example
-from upscale.subject.layers import layers
+from upscale.model.layers import layers
 from upscale.targets.prices import BUILT_IN, CopyPrices, Prices
 from upscale.targets.runtime import Runtime
 from upscale.targets.target import Target

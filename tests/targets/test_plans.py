@@ -15,8 +15,8 @@ from trials.lively import calm
 from trials.masks import random_selection
 from trials.nets import NETS, TRACED
 from upscale.capture import Example
+from upscale.model.layers import layers
 from upscale.rewrite.gather import Gather
-from upscale.subject.layers import layers
 from upscale.targets.prices import BUILT_IN, CopyPrices, Prices
 
 # Whatever avoids a copy, or a width that is no multiple of eight, pays at these prices.

@@ -224,7 +224,7 @@ def cut_short(size: int, kept: tuple[int, ...]) -> Tensor:
 
 
 MISTAKES = {
-    "norms that are not found": ("upscale.subjects.norms_of", misplaced),
+    "norms that are not found": ("upscale.subject.norms_of", misplaced),
     "a channel that is forgotten": ("upscale.masking.masks.not_kept", cut_short),
 }
 

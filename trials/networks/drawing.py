@@ -10,7 +10,7 @@ from hypothesis.strategies import DrawFn
 import trials.networks.ingredients  # noqa: F401  (registers them)
 from trials.networks.draft import Draft
 from trials.networks.network import SIZE, Masks, Network, build, outputs
-from upscale.subject.layers import column_axis, layers, weight_of
+from upscale.model.layers import column_axis, layers, weight_of
 
 MOST_OPS = 12
 SIDES = ("input", "output", "both")

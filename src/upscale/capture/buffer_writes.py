@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from upscale.capture.captured import Observed, place_of
 from upscale.capture.node_queries import source_line
 from upscale.errors import StateError
-from upscale.subject.layers import parameter_names
+from upscale.model.layers import parameter_names
 
 # Normalisations that write their statistics in training, which their schemas do not say: the
 # argument that tells whether they do.
@@ -28,7 +28,7 @@ STATISTICS = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class BufferMemory:
     """Whose memory is where: the names of buffers, parameters and plain attributes, by place.
 
     `bound` are places of values that a buffer was bound to, which no other buffer may be.

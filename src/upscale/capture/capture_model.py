@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture.buffer_writes import Memory, check_apart
+from upscale.capture.buffer_writes import BufferMemory, check_apart
 from upscale.capture.captured import Captured, Observed, place_of
 from upscale.capture.changed_attributes import check_seen
 from upscale.capture.example import Example, two_of_each
@@ -39,8 +39,8 @@ from upscale.capture.symbolic_trace import (
 from upscale.capture.torch_export import Program
 from upscale.capture.tracing_turns import turn
 from upscale.errors import CaptureError, ExampleError, SizeError, StateError
-from upscale.subject.accepting import with_numbers
-from upscale.subject.layers import computed_weights, tensors
+from upscale.model.accepting import with_numbers
+from upscale.model.layers import computed_weights, tensors
 from upscale.tools.collector_pause import collector_paused
 
 # What a model may return besides tensors.
@@ -264,7 +264,7 @@ def _run(
         owner, _, name = path.rpartition(".")
         held = change(extra) if isinstance(extra, Tensor) else extra
         setattr(twin.get_submodule(owner), name, held)
-    memory = Memory(
+    memory = BufferMemory(
         buffers={place_of(b): names[id(b)] for b in twin.buffers() if id(b) in names},
         parameters={place_of(p): names[id(p)] for p in twin.parameters() if id(p) in names},
         plain={place_of(_attribute(twin, path)): path for path in plain},

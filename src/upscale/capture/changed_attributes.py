@@ -26,7 +26,7 @@ from upscale.capture.captured import place_of, schema_of
 from upscale.capture.example import Example, alike, tensors_in
 from upscale.capture.origin import line_of, running_line
 from upscale.errors import CaptureError, StateError
-from upscale.subject.layers import copied, parameter_names, tensors
+from upscale.model.layers import copied, parameter_names, tensors
 from upscale.tools.own_draws import OwnDraws
 
 # What tracing itself leaves on what it traces.

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from upscale.subject.layers import tensors
+from upscale.model.layers import tensors
 
 PLAIN = (
     *(bool, int, str, bytes, type(None), type(...), range, slice),

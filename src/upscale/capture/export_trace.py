@@ -21,7 +21,7 @@ from upscale.capture.size_guards import Guards
 from upscale.capture.symbolic_trace import Traced, twin_of
 from upscale.capture.torch_export import Program, export_program, holds_parameters, restored
 from upscale.capture.tracing_turns import export_turn
-from upscale.subject.layers import tensors
+from upscale.model.layers import tensors
 from upscale.tools.quiet import quietly
 
 aten = torch.ops.aten

@@ -22,7 +22,7 @@ from upscale.capture.example import Example, alike
 from upscale.capture.node_queries import asks_sizes
 from upscale.capture.symbolic_trace import Traced, calls_python
 from upscale.capture.value_tracer import TracedValue, Unfaithful, ValueTracer
-from upscale.subject.layers import copied
+from upscale.model.layers import copied
 from upscale.tools.own_draws import OwnDraws
 
 

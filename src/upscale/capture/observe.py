@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
-from upscale.capture.buffer_writes import NORMS, STATISTICS, Memory, shared_statistics
+from upscale.capture.buffer_writes import NORMS, STATISTICS, BufferMemory, shared_statistics
 from upscale.capture.captured import Call, Observed, Ref, TensorInfo, place_of, schema_of
 from upscale.capture.in_place import AUGMENTED, REBINDS, write_back
 from upscale.capture.origin import home
@@ -37,7 +37,7 @@ class Observer(fx.Interpreter):
     """Runs a graph and names every tensor every operation reads and makes."""
 
     def __init__(
-        self, model: nn.Module, graph: fx.Graph, owned: dict[int, str], memory: Memory
+        self, model: nn.Module, graph: fx.Graph, owned: dict[int, str], memory: BufferMemory
     ) -> None:
         super().__init__(model, garbage_collect_values=False, graph=graph)
         self.values: dict[str, TensorInfo] = {}

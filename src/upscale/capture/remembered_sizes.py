@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 
 from upscale.capture.example import Example, alike, tensors_in
 from upscale.capture.symbolic_trace import twin_of
-from upscale.subject.layers import copied
+from upscale.model.layers import copied
 
 Memories: TypeAlias = Mapping[tuple[str, str], Any]
 # No size is negative: what compares with this finds that it does not know the input yet.

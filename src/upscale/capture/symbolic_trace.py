@@ -28,7 +28,7 @@ from upscale.capture.in_place import AUGMENTED, NO_GRAD, WRITES, put_writes_back
 from upscale.capture.origin import running_line
 from upscale.capture.records import PACKS, parts_of
 from upscale.errors import CaptureError, ExampleError
-from upscale.subject.layers import copied, stock_layers, tensors
+from upscale.model.layers import copied, stock_layers, tensors
 
 # What a proxy has of its own; to set anything else would be lost.
 SET = ("tracer", "node", "root", "attr", "_node")

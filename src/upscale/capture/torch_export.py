@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map
 from upscale.capture.example import Example
 from upscale.capture.records import Unpacking
 from upscale.capture.tracing_turns import export_turn
-from upscale.subject.layers import tensors
+from upscale.model.layers import tensors
 from upscale.tools.quiet import quietly
 
 # What telling how sizes depend on each other may take; it grows beyond all bounds in some models.

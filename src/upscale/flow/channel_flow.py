@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from upscale.channels import Positions
-from upscale.flow.relations import Fold, Grid, Line, Pass, Reduce, Relation, Select
+from upscale.flow.relations import Fold, HeadGrid, Line, Pass, Reduce, Relation, Select
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ChannelFlow:
 
     steps: tuple[Step, ...]
     classes: Mapping[Line, Positions]
-    grids: Mapping[Line, Grid]
+    grids: Mapping[Line, HeadGrid]
     blocks: Mapping[Line, int]
     shapes: Mapping[str, tuple[int, ...]]
     nbytes: Mapping[str, int]

@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class HeadGrid:
     """How a line is spread over several axes of its value: attention heads and their width.
 
     `axes` tells for each axis of the value which axis of the flat tensor it is, `None` for

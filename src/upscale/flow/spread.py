@@ -31,7 +31,7 @@ import torch
 from upscale.capture import Call
 from upscale.channels import Positions
 from upscale.flow.numbering import run_on
-from upscale.flow.relations import GRID, Grid, Line
+from upscale.flow.relations import GRID, HeadGrid, Line
 from upscale.flow.walk import Declined, Walk
 
 SPREAD = "its channels are spread over several axes"
@@ -46,7 +46,7 @@ class Split:
     """
 
     root: Line
-    grid: Grid
+    grid: HeadGrid
     positions: Positions
 
     @property
@@ -63,7 +63,7 @@ def split(line: Line, shape: Sequence[int], out: Sequence[int]) -> Split | None:
         return None
     parts = tuple(out[line.axis : end])
     axes = (*range(line.axis), *(None for _ in parts), *range(line.axis + 1, len(shape)))
-    return Split(line, Grid(axes, parts), np.arange(shape[line.axis]).reshape(parts))
+    return Split(line, HeadGrid(axes, parts), np.arange(shape[line.axis]).reshape(parts))
 
 
 def permuted(heads: Split, order: Sequence[int]) -> Split:
@@ -76,7 +76,7 @@ def permuted(heads: Split, order: Sequence[int]) -> Split:
     spread = [axis for axis in order if heads.grid.axes[axis] is None]
     positions = heads.positions.transpose(np.argsort(np.argsort(spread)).tolist())
     axes = tuple(heads.grid.axes[axis] for axis in order)
-    return Split(heads.root, Grid(axes, positions.shape), positions)
+    return Split(heads.root, HeadGrid(axes, positions.shape), positions)
 
 
 def merged(heads: Split, shape: Sequence[int], out: Sequence[int]) -> int | None:
@@ -119,7 +119,7 @@ def regrouped(heads: Split, shape: Sequence[int], out: Sequence[int]) -> Split |
                 axes.append(axis)
     if rest or not sizes:
         return None
-    return Split(heads.root, Grid(tuple(axes), tuple(sizes)), heads.positions.reshape(sizes))
+    return Split(heads.root, HeadGrid(tuple(axes), tuple(sizes)), heads.positions.reshape(sizes))
 
 
 def spread_alone(call: Call, walk: Walk) -> str | None:
@@ -133,7 +133,7 @@ def stays_spread(walk: Walk, out: str, read: str, axes: tuple[int | None, ...]) 
     sizes = walk.splits[read].grid.sizes
     if 0 in sizes:
         raise Declined("it has no channels")
-    line, grid = Line(out, GRID), Grid(axes, sizes)
+    line, grid = Line(out, GRID), HeadGrid(axes, sizes)
     walk.ties(line, [Line(read, GRID)])
     positions = np.arange(int(np.prod(sizes))).reshape(sizes)
     walk.splits[out] = Split(line, grid, positions)
@@ -205,4 +205,4 @@ def pick_spread(call: Call, walk: Walk, value: str) -> None:
             positions, left = positions.squeeze(place), axes[:axis] + axes[axis + 1 :]
         if not positions.shape:
             raise Declined(f"{call.op} picks single channels by number")
-        becomes_spread(walk, out, Split(heads.root, Grid(left, positions.shape), positions))
+        becomes_spread(walk, out, Split(heads.root, HeadGrid(left, positions.shape), positions))

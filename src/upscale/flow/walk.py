@@ -23,7 +23,7 @@ from upscale.flow.relations import (
     Absorb,
     Carry,
     Fold,
-    Grid,
+    HeadGrid,
     Line,
     Pass,
     Reduce,
@@ -86,7 +86,7 @@ class Walk:
         self.classes = Classes()
         self.known: dict[Line, Positions] = {}
         self.splits: dict[str, Split] = {}
-        self.grids: dict[Line, Grid] = {}
+        self.grids: dict[Line, HeadGrid] = {}
         self.blocks: dict[Line, int] = {}
         # What the report says of a node that needs some channels whole and yet has relations.
         self.note = ""

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from upscale.errors import UpscaleError
 from upscale.lab.zoo import digits, import_torchvision, torchvision_model
+from upscale.model.accepting import checked
 from upscale.store import load
-from upscale.subject.accepting import checked
 
 HELP = (
     "torchvision:NAME, timm:NAME, upscale:digits, package.module:callable (called without "

@@ -21,8 +21,8 @@ from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
 from upscale.flow.relations import Line, Reduce
 from upscale.lowering.lowered import Folding, Lowered
+from upscale.model.layers import KINDS, computes_weight
 from upscale.ops.contract import pads
-from upscale.subject.layers import KINDS, computes_weight
 
 OTHER_WEIGHTS = (
     "the plan was made for other weights: {} no longer reads the constants it counted on; make the "

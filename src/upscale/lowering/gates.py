@@ -27,9 +27,9 @@ from upscale.lowering.folds import OTHER_WEIGHTS
 from upscale.lowering.gate_steps import insert_gates
 from upscale.lowering.lowered import Gating, Lowered
 from upscale.lowering.scaled import Scaled, find_scaled
+from upscale.model.layers import KINDS, computes_weight, stock_class
 from upscale.ops.contract import pads
 from upscale.ops.table import facets
-from upscale.subject.layers import KINDS, computes_weight, stock_class
 
 
 @dataclass(frozen=True, slots=True, eq=False)

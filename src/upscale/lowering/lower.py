@@ -27,9 +27,9 @@ from upscale.lowering.lowered import Folding, Gating, Lowered, Masks, zeroed_lin
 from upscale.lowering.masks import place_masks
 from upscale.lowering.repeats import repeat_constants
 from upscale.lowering.sums import split_sums
+from upscale.model.layers import computes_weight, layers, parameter_names
 from upscale.selection.masks import Selection
-from upscale.subject.layers import computes_weight, layers, parameter_names
-from upscale.subjects import Subject
+from upscale.subject import Subject
 
 Channels = tuple[int, ...]
 

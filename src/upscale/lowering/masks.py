@@ -12,7 +12,7 @@ from upscale.capture import Captured, Observed
 from upscale.errors import SelectionError
 from upscale.flow.relations import Line
 from upscale.lowering.lowered import Masks
-from upscale.subject.layers import (
+from upscale.model.layers import (
     KINDS,
     column_axis,
     computes_weight,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from upscale.subject.layers import KINDS, column_axis, columns, weight_of
+from upscale.model.layers import KINDS, column_axis, columns, weight_of
 
 
 class HoldOutput:

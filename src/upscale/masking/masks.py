@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from upscale.errors import SelectionError
 from upscale.masking.hooks import HoldComputed, HoldOutput, HoldStored, not_kept, rows_of
-from upscale.selection.masks import Selection, check_kind, check_selection
-from upscale.subject.layers import (
+from upscale.model.layers import (
     column_axis,
     columns,
     computes_weight,
@@ -19,6 +18,7 @@ from upscale.subject.layers import (
     weight_names,
     weight_of,
 )
+from upscale.selection.masks import Selection, check_kind, check_selection
 
 
 def check(model: nn.Module, selection: Selection) -> None:

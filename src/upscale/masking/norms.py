@@ -15,7 +15,7 @@ from upscale.capture import Example, home
 from upscale.capture.export_trace import trace_by_export
 from upscale.capture.symbolic_trace import trace_symbolically, trace_without_example
 from upscale.errors import SelectionError
-from upscale.subject.layers import computes_weight, layers
+from upscale.model.layers import computes_weight, layers
 from upscale.tools.own_draws import OwnDraws
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm

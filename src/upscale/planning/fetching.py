@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from upscale.channels import Positions
-from upscale.flow.relations import GRID, Grid, Line
+from upscale.flow.relations import GRID, HeadGrid, Line
 from upscale.planning.edges import Edge, Piece, SizesRead, Spread
 from upscale.planning.laying import Draft, Join, Laid
 from upscale.planning.stretches import runs
@@ -111,7 +111,7 @@ class Fetching:
         return SizesRead(anchor, axes, fixed)
 
 
-def _spread(grid: Grid, axis: int, channels: int) -> Spread:
+def _spread(grid: HeadGrid, axis: int, channels: int) -> Spread:
     """How to spread fetched channels, which lie along an axis, over a grid."""
     count = len(grid.sizes)
     spread = iter(range(axis, axis + count))

@@ -38,14 +38,14 @@ class Written:
 def write(draft: Draft, pricing: Pricing) -> Written:
     """Lay a draft out, and write down what that does to nodes and parameters."""
     laid = lay_out(draft)
-    writer = _Writer(draft, laid, pricing)
+    writer = _PlanWriter(draft, laid, pricing)
     for step in draft.flow.steps:
         writer.visit(step)
     price = pricing.price(draft.flow, writer.work)
     return Written(draft, writer.changes(), writer.cuts, laid.layouts, price)
 
 
-class _Writer:
+class _PlanWriter:
     def __init__(self, draft: Draft, laid: Laid, pricing: Pricing) -> None:
         self._draft, self._laid, self._flow = draft, laid, draft.flow
         self.work: list[Work] = []

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from upscale.model.layers import column_axis, layers, weight_names, weight_of
+from upscale.model.settling import settled
 from upscale.planning import Plan
-from upscale.subject.layers import column_axis, layers, weight_names, weight_of
-from upscale.subject.settling import settled
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from upscale.capture import Captured
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import find_live
 from upscale.flow.relations import Reduce
+from upscale.model.layers import layers, weight_names, weight_of
 from upscale.ops.table import facets
-from upscale.subject.layers import layers, weight_names, weight_of
 
 
 def attends(captured: Captured) -> bool:

@@ -14,6 +14,7 @@ from torch import fx, nn
 from upscale import masking, oracle
 from upscale.api import export, masked_by
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
+from upscale.model.ordinary import ordinary_tensors
 from upscale.pipeline import plan_for
 from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
@@ -21,8 +22,7 @@ from upscale.selection.amounts import Amount, Latency
 from upscale.selection.masks import Selection
 from upscale.selection.options import Options
 from upscale.selection.select import select_channels
-from upscale.subject.ordinary import ordinary_tensors
-from upscale.subjects import Subject
+from upscale.subject import Subject
 from upscale.targets.calibration import pricing_for
 from upscale.targets.racing import race_models
 from upscale.targets.target import Target

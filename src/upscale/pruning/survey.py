@@ -15,15 +15,15 @@ from upscale.errors import AmountWarning
 from upscale.flow.channel_flow import ChannelFlow, Frozen
 from upscale.flow.liveness import find_live
 from upscale.flow.relations import Reduce
+from upscale.model.layers import columns, layers, weight_of
+from upscale.model.ordinary import ordinary_tensors
 from upscale.pipeline import plan_for
 from upscale.planning import Way
 from upscale.selection.amounts import Amount
 from upscale.selection.masks import Selection
 from upscale.selection.options import Options
 from upscale.selection.select import select_channels
-from upscale.subject.layers import columns, layers, weight_of
-from upscale.subject.ordinary import ordinary_tensors
-from upscale.subjects import Subject
+from upscale.subject import Subject
 from upscale.targets.calibration import pricing_for
 from upscale.targets.target import Target
 from upscale.tools.quiet import unwarned

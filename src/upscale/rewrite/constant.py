@@ -6,7 +6,7 @@ import copy
 
 from torch import Tensor, nn
 
-from upscale.subject.layers import column_axis, weight_of
+from upscale.model.layers import column_axis, weight_of
 
 
 class Constant(nn.Module):

@@ -11,10 +11,10 @@ from torch import nn
 from upscale import oracle
 from upscale.capture import Captured, Example
 from upscale.errors import CaptureError, ExampleError, PlanError
+from upscale.model.layers import weight_names
 from upscale.planning import Plan
 from upscale.planning.origins import origin_of
 from upscale.selection.masks import Selection
-from upscale.subject.layers import weight_names
 from upscale.verify import compare
 
 

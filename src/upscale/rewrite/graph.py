@@ -35,13 +35,13 @@ def rewrite(
 
     `met` are the numbers that columns always meet which the plan folds.
     """
-    writer = _Writer(model, captured, plan, met)
+    writer = _Rewriter(model, captured, plan, met)
     for node in captured.graph.nodes:
         writer.visit(node)
     return writer.finish()
 
 
-class _Writer:
+class _Rewriter:
     def __init__(
         self,
         model: nn.Module,

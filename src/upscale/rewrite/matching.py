@@ -12,9 +12,9 @@ from upscale import masking
 from upscale.capture import Captured, Configuration, Example, capture, configuration
 from upscale.capture.fingerprint import FORMAT, difference, made_for
 from upscale.errors import PlanError, UpscaleError
+from upscale.model.layers import tensors
 from upscale.planning import Plan
 from upscale.planning.origins import origin_of
-from upscale.subject.layers import tensors
 
 ANOTHER = "the plan was made for another model"
 

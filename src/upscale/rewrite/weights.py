@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from upscale.planning import Plan
-from upscale.rewrite.constant import constant as constant_layer
-from upscale.subject.layers import (
+from upscale.model.layers import (
     KINDS,
     as_stock,
     column_axis,
@@ -22,6 +20,8 @@ from upscale.subject.layers import (
     weight_names,
     weight_of,
 )
+from upscale.planning import Plan
+from upscale.rewrite.constant import constant as constant_layer
 
 
 class Cutter:

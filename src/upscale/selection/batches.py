@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from upscale.errors import ExampleError, SelectionError, UpscaleError
-from upscale.subject.accepting import accepted, with_numbers
-from upscale.subject.layers import layers, weight_of
-from upscale.subject.ordinary import is_ordinary, ordinary
+from upscale.model.accepting import accepted, with_numbers
+from upscale.model.layers import layers, weight_of
+from upscale.model.ordinary import is_ordinary, ordinary
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from upscale.errors import SelectionError
+from upscale.model.layers import column_axis, layers, weight_of
 from upscale.selection.batches import Batch, batches_of, evaluating, read_maps
-from upscale.subject.layers import column_axis, layers, weight_of
 
 
 @dataclass(frozen=True, slots=True)

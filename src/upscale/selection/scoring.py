@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.segments import carried_classes
+from upscale.model.layers import copied
 from upscale.selection.importance import Study, importance_of, score
 from upscale.selection.options import Options
-from upscale.subject.layers import copied
 
 Scores = npt.NDArray[np.float64]
 

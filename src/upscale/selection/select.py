@@ -11,6 +11,7 @@ import numpy as np
 from upscale.channels import Flags
 from upscale.errors import AmountWarning
 from upscale.lowering.lower import lower
+from upscale.model.layers import layers, weight_of
 from upscale.selection.choosing import Chooser
 from upscale.selection.limits import find_limits
 from upscale.selection.masks import Selection
@@ -20,8 +21,7 @@ from upscale.selection.reached import reached_by
 from upscale.selection.scoring import score_weights
 from upscale.selection.streams import keep_contiguous
 from upscale.selection.units import find_units
-from upscale.subject.layers import layers, weight_of
-from upscale.subjects import Subject
+from upscale.subject import Subject
 
 
 def select_channels(subject: Subject, options: Options) -> Selection:

@@ -32,7 +32,7 @@ FREE, SAME, WHOLE = range(3)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reader:
+class WindowReader:
     """What one layer reads of one stream: its columns, and the class that each belongs to."""
 
     weight: str
@@ -49,7 +49,7 @@ class Stream:
     """
 
     classes: Positions
-    readers: tuple[Reader, ...]
+    readers: tuple[WindowReader, ...]
     fixed: bool
     plain: bool
 
@@ -59,10 +59,10 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class StreamChoice:
     """Which of its columns one reader keeps, and which it reads, zeros included."""
 
-    reader: Reader
+    reader: WindowReader
     kept: Flags
     read: Flags
 
@@ -111,7 +111,7 @@ def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
     stream_of = find_streams(cut, live)
     carried = carried_classes(cut)
     fixed = fixed_streams(cut, stream_of, wants_of(cut, live, {}))
-    readers: dict[int, list[Reader]] = defaultdict(list)
+    readers: dict[int, list[WindowReader]] = defaultdict(list)
     members: dict[int, set[int]] = defaultdict(set)
     awkward: set[int] = set()
     uses = Counter(relation.layer for _, relation in cut.layers)
@@ -128,7 +128,7 @@ def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
             if relation.groups > 1 or uses[relation.layer] > 1:
                 awkward.add(stream)
             members[stream].update(classes[here].tolist())
-            reader = Reader(relation.layer[1:], here % relation.columns, classes[here])
+            reader = WindowReader(relation.layer[1:], here % relation.columns, classes[here])
             readers[stream].append(reader)
     for stream in sorted(readers):
         classes = np.array(sorted(members[stream]), dtype=np.int64)
@@ -137,12 +137,12 @@ def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
 
 def _choose(
     stream: Stream, way: int, kept: Mapping[str, Flags], scores: Mapping[str, Scores], slack: float
-) -> list[Choice]:
+) -> list[StreamChoice]:
     """What each reader of a stream keeps and reads of it."""
     if way == FREE and stream.alone:
         reader = stream.readers[0]
         own = kept[reader.weight][reader.columns]
-        return [Choice(reader, own, own)]
+        return [StreamChoice(reader, own, own)]
     width = len(stream.classes)
     number = {tied: index for index, tied in enumerate(stream.classes.tolist())}
     worth = np.zeros((len(stream.readers), width))
@@ -167,12 +167,12 @@ def _choose(
             for row, window in enumerate(windows)
         ]
     return [
-        Choice(reader, np.isin(own, mine), np.isin(own, window))
+        StreamChoice(reader, np.isin(own, mine), np.isin(own, window))
         for reader, own, mine, window in zip(stream.readers, numbers, chosen, windows, strict=True)
     ]
 
 
-def _together(kept: Mapping[str, Flags], choices: Sequence[Choice]) -> Windowed:
+def _together(kept: Mapping[str, Flags], choices: Sequence[StreamChoice]) -> Windowed:
     """What all choices make of every weight; columns of no stream are kept as they were."""
     chosen = {weight: flags.copy() for weight, flags in kept.items()}
     for choice in choices:

@@ -14,14 +14,14 @@ from torch import Tensor, fx, nn
 from upscale.api import apply
 from upscale.capture import Example
 from upscale.errors import StoreError, UpscaleError
+from upscale.model.layers import copied, tensors
+from upscale.model.settling import duplicate, settled
 from upscale.planning import Plan
 from upscale.store.bounds import most_made_bytes
 from upscale.store.checks import Json
 from upscale.store.examples import example_bytes
 from upscale.store.graphs import graph_to_json
 from upscale.store.saving import masks_to_json, modules_to_json
-from upscale.subject.layers import copied, tensors
-from upscale.subject.settling import duplicate, settled
 
 
 def check_made_of(model: nn.Module, pruned: fx.GraphModule, size: int) -> None:

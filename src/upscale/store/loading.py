@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from upscale.errors import PlanError, StoreError
 from upscale.masking import hold_output
+from upscale.model.ordinary import ordinary_tensors
 from upscale.planning import Plan
 from upscale.store import container
 from upscale.store.agreeing import check_made_of
@@ -31,7 +32,6 @@ from upscale.store.graphs import json_to_graph
 from upscale.store.modules import json_to_module
 from upscale.store.saving import VERSION
 from upscale.store.tensors import Held, install, json_to_tensors
-from upscale.subject.ordinary import ordinary_tensors
 
 LEAST_NAMES = 1000
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from upscale.errors import StoreError
+from upscale.model.layers import tensors
 from upscale.rewrite.constant import Constant
 from upscale.rewrite.gather import Gather
 from upscale.store.checks import Json, as_bool, as_entry, as_object, as_table
-from upscale.subject.layers import tensors
 
 FORMATS = {
     "contiguous": torch.contiguous_format,

@@ -10,7 +10,7 @@ from torch import nn
 
 from upscale.capture import Example
 from upscale.errors import VerificationError
-from upscale.verify.judging import Call, Judge, Result
+from upscale.verify.judging import Comparison, Judge, Result
 from upscale.verify.responding import touched, without_gradients
 from upscale.verify.result import Verified
 from upscale.verify.running import Runner
@@ -26,7 +26,7 @@ def compare(
     *,
     unrounded: Callable[[], nn.Module] | None = None,
 ) -> Verified:
-    """Call both models on the example and on inputs drawn like it, and compare what they return
+    """Comparison both models on the example and on inputs drawn like it, and compare what they return
     and what they write to their buffers.
 
     Both run in float64 where they can. Where a model rounds to less by itself, they run in the
@@ -115,7 +115,7 @@ class _Pair:
         if results is None:
             return None
         calls = [
-            Call(inputs, theirs_made, ours_made)
+            Comparison(inputs, theirs_made, ours_made)
             for (inputs, theirs_made), (_, ours_made) in zip(expected, results, strict=False)
         ]
         # What an export says of its buffers: which channels they are of. All else is computed.

@@ -38,7 +38,7 @@ _Run = dict[str, Result]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Comparison:
     """What both models made of the same inputs: the masked one first, which is right."""
 
     inputs: Inputs
@@ -80,7 +80,7 @@ class Judge:
     theirs: Runner
     ours: Runner
 
-    def judged(self, calls: Sequence[Call], asked: tuple[str, ...]) -> Verified:
+    def judged(self, calls: Sequence[Comparison], asked: tuple[str, ...]) -> Verified:
         """The verdict on calls of both models, of which the first was with the example."""
         at_least = finite_share(calls[0].theirs.outputs)
         used = [
@@ -124,7 +124,7 @@ class Judge:
         names = {torch.finfo(kind).eps: str(kind).removeprefix("torch.") for kind in KINDS}
         return f"its own precision, {names.get(self._eps, 'of few bits')}"
 
-    def _items(self, used: Sequence[Call], noise: Sequence[_Run]) -> Iterator[_Item]:
+    def _items(self, used: Sequence[Comparison], noise: Sequence[_Run]) -> Iterator[_Item]:
         for own in used:
             ours, theirs = own.ours.outputs, own.theirs.outputs
             others = [run[own.inputs.name].outputs for run in noise if own.inputs.name in run]
@@ -160,7 +160,7 @@ class Judge:
         noise = max((difference(other, theirs) for other in others), default=0.0)
         return _Item(difference(ours, theirs), max(self._tolerance, TIMES_NOISE * noise), where)
 
-    def _written(self, last: Call) -> Iterator[tuple[str, str | None]]:
+    def _written(self, last: Comparison) -> Iterator[tuple[str, str | None]]:
         """The buffers that either model wrote to, and their names in the export."""
         aliases: dict[int, list[str]] = {}
         for name, tensor in self.masked.named_buffers(remove_duplicate=False):
@@ -191,7 +191,7 @@ class Judge:
             )
         return whole
 
-    def _noise(self, calls: Sequence[Call]) -> list[_Run]:
+    def _noise(self, calls: Sequence[Comparison]) -> list[_Run]:
         """The masked model's calls again, with every weight and input off by one rounding."""
         runs: list[_Run] = []
         for seed in range(NOISE_RUNS):
@@ -217,8 +217,8 @@ class Judge:
 
     def _no_evidence(
         self,
-        calls: Sequence[Call],
-        used: Sequence[Call],
+        calls: Sequence[Comparison],
+        used: Sequence[Comparison],
         asked: tuple[str, ...],
         answered: frozenset[str],
     ) -> str | None:

@@ -41,7 +41,7 @@ def tensors_of(result: Any) -> list[Tensor]:
     ]
 
 
-class Watch(TorchDispatchMode):
+class WriteWatch(TorchDispatchMode):
     """Sees, while a model runs, whether it rounds to less precision than it is given, how coarse
     its numbers become, and whether it draws some at random."""
 
@@ -82,7 +82,7 @@ class Runner:
 
     def __init__(self, model: nn.Module, precision: torch.dtype | None) -> None:
         self.precision = precision
-        self.watch = Watch()
+        self.watch = WriteWatch()
         self._calls = 0
         self._source = dict(model.named_parameters())
         self.model = _copied(model, precision)

@@ -7,11 +7,11 @@ from upscale.capture.fingerprint.digests import (
     fingerprint,
     made_for,
 )
-from upscale.capture.fingerprint.normal_form import Line, normal_form
+from upscale.capture.fingerprint.normal_form import CodeLine, normal_form
 
 __all__ = [
     "FORMAT",
-    "Line",
+    "CodeLine",
     "difference",
     "digests_of_constants",
     "fingerprint",

@@ -47,7 +47,7 @@ from upscale.capture.fingerprint.spelling import (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CodeLine:
     """A line of the normal form; what it says of itself, and the node it comes from."""
 
     text: str
@@ -55,13 +55,13 @@ class Line:
     node: str
 
 
-def normal_form(captured: Captured) -> tuple[Line, ...]:
+def normal_form(captured: Captured) -> tuple[CodeLine, ...]:
     """What a model computes, line by line."""
-    return tuple(_Writer(captured).written())
+    return tuple(_NormalForm(captured).written())
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _MadeBy:
     """Which call made a value, as which of its results, in which node."""
 
     node: str
@@ -69,16 +69,16 @@ class _Made:
     place: int
 
 
-class _Writer:
+class _NormalForm:
     """Writes the normal form of one capture."""
 
     def __init__(self, captured: Captured) -> None:
         self._captured = captured
-        self._lines: list[Line] = []
+        self._lines: list[CodeLine] = []
         self._numbers: dict[str, str] = {}
         self._sources: dict[str, str] = {}
         self._makers = {
-            out: _Made(node, call, place)
+            out: _MadeBy(node, call, place)
             for node, seen in captured.observed.items()
             for call in seen.calls
             for place, out in enumerate(call.outs)
@@ -88,7 +88,7 @@ class _Writer:
         self._own = next((x.dtype for x in captured.example.tensors if x.is_floating_point()), None)
         self._inputs, self._constants = self._given()
 
-    def written(self) -> list[Line]:
+    def written(self) -> list[CodeLine]:
         """All lines: what leads to the output, what is written besides, and the mode."""
         output = next(node for node in reversed(self._captured.graph.nodes) if node.op == "output")
         tree = self._captured.observed[output.name].result
@@ -105,9 +105,9 @@ class _Writer:
                     self._follow_write(node, call)
         literals = [x for x in tree_leaves(output.args) if isinstance(x, (int, float, str))]
         text = f"returns {self._structure(tree)} {literals}"
-        self._lines.append(Line(text, text.replace("%", "line "), output.name))
+        self._lines.append(CodeLine(text, text.replace("%", "line "), output.name))
         training = f"training {self._captured.training}"
-        return [*self._lines, Line(training, training, output.name)]
+        return [*self._lines, CodeLine(training, training, output.name)]
 
     def _given(self) -> tuple[dict[str, int], dict[str, str]]:
         """The values that are inputs, by number, and those the graph holds, by digest."""
@@ -170,7 +170,7 @@ class _Writer:
         else:
             said = f"constant {self._constants.get(value, shape)}"
         self._numbers[value] = f"%{len(self._lines)}"
-        self._lines.append(Line(said, said, value.partition(":")[0]))
+        self._lines.append(CodeLine(said, said, value.partition(":")[0]))
 
     def _write_call(self, node: str, call: Call) -> None:
         name, number = plain_name(call), len(self._lines)
@@ -195,7 +195,7 @@ class _Writer:
         name = "reshape" if name in RESHAPES else name
         hidden = " of memory written within" if call.aliased else ""
         self._lines.append(
-            Line(f"{name}({given}){hidden}", f"{name}({literal})" if literal else name, node)
+            CodeLine(f"{name}({given}){hidden}", f"{name}({literal})" if literal else name, node)
         )
         for place, out in enumerate(call.outs):
             self._numbers[out] = f"%{number}.{place}" if place else f"%{number}"

@@ -17,8 +17,8 @@ from torch.utils.data import Dataset, default_collate
 from upscale.lab.tuning.recipes import Recipe, TuningError
 from upscale.lab.tuning.sketches import Fact, digest, first_apart, near, sketch
 from upscale.lab.tuning.undisturbed import Draw, undisturbed
+from upscale.model.layers import parameter_names, tensors
 from upscale.selection.batches import evaluating
-from upscale.subject.layers import parameter_names, tensors
 
 SAMPLED, PROBED = 64, 8
 # Weights and data come out of the same file, or of the same arithmetic, to rounding; what a model

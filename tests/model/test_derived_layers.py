@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import upscale
-from upscale.subject.layers import stock_class
+from upscale.model.layers import stock_class
 from upscale.verify import TOLERANCE
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
 from upscale.errors import CaptureError
-from upscale.subject.layers import KINDS, tensors
-from upscale.subject.ordinary import ordinary_model
+from upscale.model.layers import KINDS, tensors
+from upscale.model.ordinary import ordinary_model
 
 UNTOUCHED = ("__torch_function__", "__torch_dispatch__")
 

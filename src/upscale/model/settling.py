@@ -17,7 +17,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
 
 from upscale.errors import CaptureError
-from upscale.subject.layers import KINDS, copied
+from upscale.model.layers import KINDS, copied
 from upscale.tools.own_draws import OwnDraws
 
 # What hooks compute a tensor from, beside it in the module: its name and an ending.

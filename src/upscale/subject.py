@@ -14,9 +14,9 @@ from upscale.capture import Captured, Example, capture
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.masking.norms import norms_of
-from upscale.subject.accepting import checked
-from upscale.subject.layers import weight_names
-from upscale.subject.settling import settled
+from upscale.model.accepting import checked
+from upscale.model.layers import weight_names
+from upscale.model.settling import settled
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The caller's model: which are taken, plain weights, layers and parameters by name."""
