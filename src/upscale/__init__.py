@@ -28,9 +28,9 @@ from upscale.pruning.channel_maps import ChannelMap, channel_maps
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import Survey, survey
 from upscale.pruning.undo import undo
-from upscale.selection.amounts import Amount, Latency, Macs, Parameters
+from upscale.selected.amounts import Amount, Latency, Macs, Parameters
+from upscale.selected.selection import Selection
 from upscale.selection.batches import recalibrate
-from upscale.selection.masks import Selection
 from upscale.store import load, save
 from upscale.targets.calibration import calibrate
 from upscale.targets.racing import Measurement

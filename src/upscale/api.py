@@ -20,9 +20,9 @@ from upscale.planning import Plan, Way
 from upscale.planning.origins import origin_of
 from upscale.rewrite.doubting import check_says, check_sizes, doubted
 from upscale.rewrite.matching import captured_for, check_masks
-from upscale.selection.amounts import Amount
+from upscale.selected.amounts import Amount
+from upscale.selected.selection import Selection
 from upscale.selection.importance import Importance, Scorer
-from upscale.selection.masks import Selection
 from upscale.selection.options import Loss, Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject

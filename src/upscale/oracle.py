@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from upscale.capture import Example, OwnDraws, leaves_of
-from upscale.selection.masks import Selection
+from upscale.selected.selection import Selection
 
 LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
 APPLYING = {"linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}

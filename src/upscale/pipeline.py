@@ -16,7 +16,7 @@ from upscale.lowering.lowered import Lowered
 from upscale.planning import Plan, Way, make_plan
 from upscale.planning.origins import remember, stamped
 from upscale.rewrite.graph import rewrite
-from upscale.selection.masks import Selection
+from upscale.selected.selection import Selection
 from upscale.subject import Subject
 from upscale.tools.collector_pause import collector_paused
 

@@ -15,6 +15,7 @@ from upscale.capture.captured import Observed, place_of
 from upscale.capture.node_queries import source_line
 from upscale.errors import StateError
 from upscale.model.layers import parameter_names
+from upscale.names import Parameter
 
 # Normalisations that write their statistics in training, which their schemas do not say: the
 # argument that tells whether they do.
@@ -107,7 +108,7 @@ def check_apart(model: nn.Module, state: Set[str]) -> None:
     for tensor in (*model.parameters(), *model.buffers()):
         places.setdefault(place_of(tensor), set()).add(names[id(tensor)])
     for together in places.values():
-        written = sorted(name for name in together if f"@{name}" in state)
+        written = sorted(name for name in together if Parameter(name) in state)
         if written and len(together) > 1:
             other = sorted(together - {written[0]})[0]
             raise StateError(

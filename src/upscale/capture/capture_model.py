@@ -41,6 +41,7 @@ from upscale.capture.tracing_turns import turn
 from upscale.errors import CaptureError, ExampleError, SizeError, StateError
 from upscale.model.accepting import with_numbers
 from upscale.model.layers import computed_weights, tensors
+from upscale.names import Parameter
 from upscale.tools.collector_pause import collector_paused
 
 # What a model may return besides tensors.
@@ -254,7 +255,7 @@ def _run(
     twin, twins = twin_of(model, change)
     names: dict[int, str] = {}
     for name, tensor in tensors(model).items():
-        names.setdefault(id(twins[id(tensor)]), f"@{name}")
+        names.setdefault(id(twins[id(tensor)]), Parameter(name))
     plain = [
         path
         for path in {str(node.target) for node in traced.graph.find_nodes(op="get_attr")}

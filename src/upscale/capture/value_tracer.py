@@ -46,7 +46,7 @@ class TracedValue(fx.Proxy):
     """A value of a traced function, and what it was on the example.
 
     Python may decide on a value that `decides`: it is computed from sizes alone. `view_of` is
-    the tensor a basic index was taken of, and the index. BufferMemory of a `stale` value was written
+    the tensor a basic index was taken of, and the index. The memory of a `stale` value was written
     through another view: it must not be read again.
     """
 

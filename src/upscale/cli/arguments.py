@@ -17,7 +17,7 @@ from upscale import __version__
 from upscale.errors import UpscaleError
 from upscale.lab.sources import HELP
 from upscale.lab.sweep.running import PLACES
-from upscale.selection.amounts import Amount, Latency, Macs, Parameters
+from upscale.selected.amounts import Amount, Latency, Macs, Parameters
 from upscale.selection.importance import BY_WEIGHT
 from upscale.selection.options import OPTIONS, Option
 from upscale.targets.target import FORMATS, ITEM_BYTES, RUNTIMES, Target

@@ -12,6 +12,7 @@ from upscale.capture.node_queries import asks_property, asks_sizes, size_argumen
 from upscale.flow.channel_flow import ChannelFlow, Frozen, Step
 from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
 from upscale.flow.walk import Declined, Unlined, Walk
+from upscale.names import Parameter
 from upscale.ops.table import facets
 
 
@@ -164,7 +165,7 @@ class _Analyst:
             line
             for relation in self._walk.relations
             for line in relation.reads
-            if not line.value.startswith("@")
+            if not isinstance(line.value, Parameter)
         ]
         if len(seen) != len(set(seen)):
             raise Declined("several operations within it read the same channels")
@@ -222,16 +223,16 @@ class _Analyst:
 
     @staticmethod
     def _parameters(calls: tuple[Call, ...]) -> list[str]:
-        return [value for call in calls for value in call.reads if value.startswith("@")]
+        return [value for call in calls for value in call.reads if isinstance(value, Parameter)]
 
 
 def _misused_parameters(steps: Sequence[Step]) -> dict[str, str]:
     """Steps that would cut a parameter another step needs whole, or in another role."""
-    roles: dict[str, dict[str, set[str]]] = {}
+    roles: dict[Parameter, dict[str, set[str]]] = {}
     for step in steps:
         cut = _roles(step.relations)
         for value in step.reads:
-            if value.startswith("@"):
+            if isinstance(value, Parameter):
                 role = cut.get(value, "whole")
                 roles.setdefault(value, {}).setdefault(role, set()).add(step.node)
     failing: dict[str, str] = {}
@@ -239,7 +240,7 @@ def _misused_parameters(steps: Sequence[Step]) -> dict[str, str]:
         if len(by_role) > 1:
             for role, nodes in by_role.items():
                 if role != "whole":
-                    failing |= dict.fromkeys(nodes, f"{value[1:]} is used in different ways")
+                    failing |= dict.fromkeys(nodes, f"{value.name} is used in different ways")
     return failing
 
 
@@ -252,7 +253,7 @@ def _roles(relations: Iterable[Relation]) -> dict[str, str]:
                 roles[line.value] = f"axis {line.axis}"
             elif line.value != relation.weight:
                 roles[line.value] = "rows"
-            elif line.value.startswith("@"):
+            elif isinstance(line.value, Parameter):
                 roles[line.value] = f"weight {line.axis} {relation.groups}"
     return roles
 

@@ -16,6 +16,7 @@ import numpy as np
 from upscale.channels import Flags, Places, Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.relations import Line, Pass, Select
+from upscale.names import Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ def tied_lines(flow: ChannelFlow) -> list[tuple[Line, ...]]:
                     users[line].append(relation.out)
         for relation in step.relations if step.executed else ():
             if isinstance(relation, Pass):
-                computed = [r for r in relation.reads if not r.value.startswith("@")]
+                computed = [r for r in relation.reads if not isinstance(r.value, Parameter)]
                 lead = (computed or relation.reads)[0]
                 if lead in flow.blocks:
                     users[step.node, lead].append(lead)

@@ -11,6 +11,7 @@ from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import Liveness
 from upscale.flow.relations import Line
+from upscale.names import Parameter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +50,7 @@ def _wants_of_step(
     for relation in step.relations:
         for index, line in enumerate(relation.reads):
             covered.add(line)
-            if not line.value.startswith("@"):
+            if not isinstance(line.value, Parameter):
                 positions, pinned = relation.wants(index, live.lines, kept)
                 yield Want(step.node, line, positions, step.executed, pinned)
     if step.executed:

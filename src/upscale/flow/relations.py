@@ -34,6 +34,7 @@ import numpy as np
 
 from upscale.channels import Flags, Positions
 from upscale.flow.classes import Classes
+from upscale.names import Parameter
 
 GRID = -1
 
@@ -81,7 +82,7 @@ class Pass:
     cuts: tuple[Line, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        parameters = tuple(line for line in self.reads if line.value.startswith("@"))
+        parameters = tuple(line for line in self.reads if isinstance(line.value, Parameter))
         object.__setattr__(self, "cuts", parameters)
 
     def need(self, live: Live, kept: Kept) -> None:
@@ -221,8 +222,8 @@ class Reduce:
 
     With groups, column k of group g contracts position `g * columns + k`. `beside` are the
     lines that follow the rows: the bias. `layer` is the weight a selection speaks of; it is
-    `weight` itself unless that is computed from it. A `channelwise` one is depthwise: position i
-    of the result sees position i alone.
+    `weight` itself unless that is computed from it, and `name` its name. A `channelwise` one is
+    depthwise: position i of the result sees position i alone.
     """
 
     out: Line
@@ -238,9 +239,12 @@ class Reduce:
     reads: tuple[Line, ...] = field(init=False, repr=False)
     cuts: tuple[Line, ...] = field(init=False, repr=False)
     channelwise: bool = field(init=False, repr=False)
+    name: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reads", (self.read,))
+        name = self.layer.name if isinstance(self.layer, Parameter) else self.layer
+        object.__setattr__(self, "name", name)
         object.__setattr__(self, "cuts", (Line(self.weight, self.row_axis), *self.beside))
         depthwise = self.groups > 1 and self.columns == 1 and self.rows == self.groups
         object.__setattr__(self, "channelwise", depthwise)

@@ -37,10 +37,10 @@ def find_segments(flow: ChannelFlow) -> tuple[Segment, ...]:
     for _, relation in flow.layers:
         if not relation.channelwise:
             for channel in channels(relation.out):
-                makers[channel].add(relation.weight)
+                makers[channel].add(relation.name)
             if relation.read in flow.classes:
                 for channel in channels(relation.read):
-                    readers[channel].add(relation.weight)
+                    readers[channel].add(relation.name)
     return _connected(makers, readers)
 
 

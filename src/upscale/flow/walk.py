@@ -30,6 +30,7 @@ from upscale.flow.relations import (
     Relation,
     Select,
 )
+from upscale.names import Parameter
 
 if TYPE_CHECKING:
     from upscale.flow.spread import Split
@@ -96,7 +97,7 @@ class Walk:
         self.inner: set[str] = set()
         self._shapes, self._computed = shapes, computed or {}
         self._axes: dict[str, list[int]] = {}
-        self._made_of: dict[str, set[str]] = {}
+        self._made_of: dict[str, set[Parameter]] = {}
 
     def begin(self) -> None:
         """Turn to another node."""
@@ -114,9 +115,9 @@ class Walk:
     def derive(self, call: Call) -> None:
         """Remember which parameters a value is computed from, if it is from nothing else."""
         operands = call.reads
-        owned = {value for value in operands if value.startswith("@")}
+        owned: set[Parameter] = {value for value in operands if isinstance(value, Parameter)}
         owned.update(*(self._made_of.get(value, ()) for value in operands))
-        if owned and all(v.startswith("@") or v in self._made_of for v in operands):
+        if owned and all(isinstance(v, Parameter) or v in self._made_of for v in operands):
             self._made_of |= dict.fromkeys(call.outs, owned)
 
     def shape(self, value: str) -> tuple[int, ...]:
@@ -186,7 +187,7 @@ class Walk:
         beside = tuple(Line(value, 0) for value in bias)
         if read not in self.known and read.value in self.inner:
             raise Unlined(read)
-        layer = weight if weight.startswith("@") else self._layer_behind(weight)
+        layer = weight if isinstance(weight, Parameter) else self._layer_behind(weight)
         self._hold(
             Reduce(out, read, layer, weight, row_axis, column_axis, columns, rows, groups, beside)
         )
@@ -217,13 +218,13 @@ class Walk:
 
     def _layer_behind(self, weight: str) -> str:
         """The layer that computes this weight from what it stores; else the weight itself."""
-        owned = [name[1:] for name in self._made_of.get(weight, ())]
+        owned = [value.name for value in self._made_of.get(weight, ())]
         layers = [
             layer
             for layer, shape in self._computed.items()
             if shape == self.shape(weight) and all(n.startswith(f"{layer}.") for n in owned)
         ]
-        return f"@{max(layers, key=len)}.weight" if owned and layers else weight
+        return Parameter(f"{max(layers, key=len)}.weight") if owned and layers else weight
 
     def _hold(self, relation: Relation) -> None:
         """Note a relation, and the line that it makes."""

@@ -22,6 +22,7 @@ from upscale.flow.known import Known
 from upscale.flow.relations import Line, Reduce
 from upscale.lowering.lowered import Folding, Lowered
 from upscale.model.layers import KINDS, computes_weight
+from upscale.names import Parameter
 from upscale.ops.contract import pads
 
 OTHER_WEIGHTS = (
@@ -36,7 +37,7 @@ def fold_constants(
     """Take away columns that always meet one number. Zero needs no making up for."""
     uses: dict[str, list[tuple[Step, Reduce]]] = defaultdict(list)
     for step, layer in lowered.flow.layers:
-        if layer.layer.startswith("@"):
+        if isinstance(layer.layer, Parameter):
             uses[layer.layer].append((step, layer))
     readers = Counter(value for step in lowered.flow.steps for value in step.reads)
     kept, folds = dict(lowered.kept), {}
@@ -54,7 +55,7 @@ def fold_constants(
             fixed = columns[met[0].constant[columns]]
             folding = _folding(model, captured, step, layer, fixed, met[0], readers)
             if folding is not None:
-                folds[weight[1:]] = folding
+                folds[layer.name] = folding
                 gone = [column for column in folding.columns if column != folding.into]
                 kept[weight] = np.setdiff1d(columns, gone)
     return replace(lowered, kept=kept, folds=folds)
@@ -92,13 +93,13 @@ def numbers_met(
     """The numbers that the folded columns of each weight meet, as the constants now are."""
     numbers = {}
     for _, layer in flow.layers:
-        folding = folds.get(layer.layer[1:])
+        folding = folds.get(layer.name)
         if folding is not None:
             known = constants.get(layer.read)
             met = () if known is None else known.numbers[list(folding.columns)].tolist()
             lead = 1.0 if folding.into is None else met[folding.columns.index(folding.into)]
             lost = folding.into is None and folding.pads and any(met)
             if not met or lead == 0 or lost or any(number != number for number in met):
-                raise PlanError(OTHER_WEIGHTS.format(layer.layer[1:]))
-            numbers[layer.layer[1:]] = tuple(met)
+                raise PlanError(OTHER_WEIGHTS.format(layer.name))
+            numbers[layer.name] = tuple(met)
     return numbers

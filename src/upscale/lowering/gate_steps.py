@@ -16,12 +16,13 @@ from upscale.flow.channel_flow import Step
 from upscale.flow.relations import Line, Pass, Reduce
 from upscale.lowering.growing import Growing
 from upscale.lowering.lowered import Gating, Lowered
+from upscale.names import Parameter, derived
 
 
 def insert_gates(lowered: Lowered, gates: Mapping[str, Gating]) -> Lowered:
     """The lowered flow with small layers that read gates, by the weights they are beside."""
     flow, growing = lowered.flow, Growing(lowered.flow)
-    layers = {layer.layer[1:]: layer for _, layer in flow.layers}
+    layers = {layer.name: layer for _, layer in flow.layers}
     at = {gating.node: name for name, gating in gates.items()}
     kept, renamed = dict(lowered.kept), dict(lowered.renamed)
     for step in flow.steps:
@@ -33,11 +34,11 @@ def insert_gates(lowered: Lowered, gates: Mapping[str, Gating]) -> Lowered:
         gating, layer, out = gates[name], layers[name], relation.out
         shape = list(flow.shapes[gating.gate])
         shape[gating.axis] = flow.sizes[out]
-        main = growing.part(out, f"{value}~alone")
-        more = growing.line(f"{value}~added", out, shape, np.arange(flow.sizes[out]))
-        ones = [1] * (len(flow.shapes[f"@{name}"]) - 2)
+        main = growing.part(out, derived(value, "alone"))
+        more = growing.line(derived(value, "added"), out, shape, np.arange(flow.sizes[out]))
+        ones = [1] * (len(flow.shapes[Parameter(name)]) - 2)
         small = growing.value(
-            f"@{gating.weight}", (layer.rows, layer.columns, *ones), growing.item_bytes(value)
+            Parameter(gating.weight), (layer.rows, layer.columns, *ones), growing.item_bytes(value)
         )
         renamed[value] = main.value
         kept[layer.layer] = np.setdiff1d(layer.columns_kept(lowered.kept), gating.columns)
@@ -49,7 +50,7 @@ def insert_gates(lowered: Lowered, gates: Mapping[str, Gating]) -> Lowered:
 def _steps(
     step: Step, relation: Pass | Reduce, gating: Gating, layer: Reduce, main: Line, more: Line
 ) -> list[Step]:
-    small = f"@{gating.weight}"
+    small = Parameter(gating.weight)
     reading = replace(
         layer,
         out=more,
@@ -63,7 +64,7 @@ def _steps(
     return [
         replace(step, makes=(main.value,), relations=(replace(relation, out=main),)),
         Step(
-            f"{step.node}~beside",
+            derived(step.node, "beside"),
             (gating.gate, small),
             (more.value,),
             (reading,),
@@ -71,7 +72,7 @@ def _steps(
             at=step.node,
         ),
         Step(
-            f"{step.node}~gated",
+            derived(step.node, "gated"),
             (main.value, more.value),
             step.makes,
             (Pass(relation.out, (main, more)),),

@@ -28,6 +28,7 @@ from upscale.lowering.gate_steps import insert_gates
 from upscale.lowering.lowered import Gating, Lowered
 from upscale.lowering.scaled import Scaled, find_scaled
 from upscale.model.layers import KINDS, computes_weight, stock_class
+from upscale.names import derived
 from upscale.ops.contract import pads
 from upscale.ops.table import facets
 
@@ -88,7 +89,7 @@ class _Finder:
                 )
                 if len(columns) and self._is_even(step, layer):
                     gating = self._gating(step, layer, scaled, columns)
-                    yield layer.layer[1:], _Chance(gating, scaled.factor)
+                    yield layer.name, _Chance(gating, scaled.factor)
 
     def _columns(self, layer: Reduce, scaled: Scaled) -> Positions:
         """The columns a layer keeps that meet a multiple of the gate, and no constant."""
@@ -139,7 +140,7 @@ class _Finder:
             axis=scaled.gate.axis,
             node=(norm or step).node,
             norm=None if norm is None else norm.module,
-            weight=f"{layer.layer[1:]}~gated",
+            weight=derived(layer.name, "gated"),
         )
 
     def _norm_behind(self, line: Line) -> Step | None:
@@ -171,12 +172,12 @@ def factors_met(
     scaled = find_scaled(captured, flow, constants) if gates else {}
     factors = {}
     for _, layer in flow.layers:
-        gating = gates.get(layer.layer[1:])
+        gating = gates.get(layer.name)
         if gating is not None:
             gate = Line(gating.gate, gating.axis)
             ways = [way for way in scaled.get(layer.read, ()) if way.gate == gate]
             numbers = ways[0].numbers[list(gating.columns)].tolist() if ways else [float("nan")]
             if any(number != number for number in numbers):
-                raise PlanError(OTHER_WEIGHTS.format(layer.layer[1:]))
+                raise PlanError(OTHER_WEIGHTS.format(layer.name))
             factors[gating.weight] = tuple(numbers)
     return factors

@@ -28,7 +28,8 @@ from upscale.lowering.masks import place_masks
 from upscale.lowering.repeats import repeat_constants
 from upscale.lowering.sums import split_sums
 from upscale.model.layers import computes_weight, layers, parameter_names
-from upscale.selection.masks import Selection
+from upscale.names import Parameter
+from upscale.selected.selection import Selection
 from upscale.subject import Subject
 
 Channels = tuple[int, ...]
@@ -77,7 +78,7 @@ def numbers_for(
     """The numbers that columns meet which are folded, or read from a gate: those of the weights
     that are exported, which may not be those that were planned with."""
     flow = analyse(captured)
-    columns = {f"@{name}": positions(own) for name, own in kept.items()}
+    columns: dict[str, Positions] = {Parameter(n): positions(own) for n, own in kept.items()}
     constants = constants_of(flow, model, captured, masks, columns)
     met = numbers_met(flow, constants, folds)
     return met | factors_met(captured, flow, constants, gates)
@@ -93,7 +94,7 @@ def constants_of(
     """The channels that masks make constant, and their numbers."""
     names = parameter_names(model)
     owned: dict[str, Tensor] = {
-        f"@{names[id(tensor)]}": tensor for tensor in (*model.parameters(), *model.buffers())
+        Parameter(names[id(tensor)]): tensor for tensor in (*model.parameters(), *model.buffers())
     }
     return find_constants(captured, flow, owned, zeroed_lines(masks), kept)
 
@@ -110,14 +111,14 @@ def _masked_outputs(subject: Subject, outputs: Sequence[Selection]) -> dict[str,
 
 def _by_weight(subject: Subject, kept: Mapping[str, Iterable[int]]) -> dict[str, Positions]:
     """Columns by the value of the weight they are of."""
-    return {f"@{subject.weights[layer]}": positions(tuple(own)) for layer, own in kept.items()}
+    return {Parameter(subject.weights[layer]): positions(tuple(own)) for layer, own in kept.items()}
 
 
 def _never_read(subject: Subject, outputs: Sequence[Selection]) -> frozenset[str]:
     """The weights that output selections name and nothing in the captured mode reads."""
     named = {subject.weights[layer] for selection in outputs for layer in selection.kept}
     read = {value for step in subject.flow.steps for value in step.reads} if named else set()
-    return frozenset(weight for weight in named if f"@{weight}" not in read)
+    return frozenset(weight for weight in named if Parameter(weight) not in read)
 
 
 def _check_computed(subject: Subject, chosen: Selection) -> None:
@@ -129,12 +130,12 @@ def _check_computed(subject: Subject, chosen: Selection) -> None:
     }
     if not computing:
         return
-    pruned = {layer.layer[1:] for _, layer in subject.flow.layers}
+    pruned = {layer.name for _, layer in subject.flow.layers}
     used = {value for step in subject.flow.steps for value in step.reads}
     owned = parameter_names(subject.model)
     for layer, module in computing.items():
         if subject.weights[layer] not in pruned and any(
-            f"@{owned[id(parameter)]}" in used for parameter in module.parameters()
+            Parameter(owned[id(parameter)]) in used for parameter in module.parameters()
         ):
             raise SelectionError(
                 f"{layer} computes its weight anew in every call and nothing here can be pruned "

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from upscale.channels import Positions, positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.relations import Line
+from upscale.names import Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Lowered:
 def zeroed_lines(masks: Masks) -> dict[Line, Positions]:
     """What masks make zero, by the parameters' axes."""
     return {
-        Line(f"@{name}", axis): positions(zeros)
+        Line(Parameter(name), axis): positions(zeros)
         for name, by_axis in masks.zeroed.items()
         for axis, zeros in by_axis.items()
     }

@@ -19,6 +19,7 @@ from upscale.model.layers import (
     parameter_names,
     stock_class,
 )
+from upscale.names import Parameter
 
 Channels = tuple[int, ...]
 
@@ -31,6 +32,7 @@ def place_masks(model: nn.Module, captured: Captured, after: Mapping[str, Channe
     are made zero at run time.
     """
     names = parameter_names(model)
+    owned: dict[str, str] = {Parameter(name): name for name in names.values()}
     modules = dict(model.named_modules(remove_duplicate=False))
     # A module may have several names, and a mask under each.
     masked: dict[int, Channels] = {}
@@ -63,10 +65,10 @@ def place_masks(model: nn.Module, captured: Captured, after: Mapping[str, Channe
         lines = _lines(module, names) if id(module) in called else ()
         if lines and all(alone(line, channels) for line in lines):
             for line in lines:
-                zeroed[line.value[1:]][line.axis] = channels
+                zeroed[owned[line.value]][line.axis] = channels
         elif channels and (
             id(module) in called
-            or any(f"@{names[id(tensor)]}" in readers for tensor in module.parameters())
+            or any(Parameter(names[id(tensor)]) in readers for tensor in module.parameters())
         ):
             held[where] = channels
     if "" in held:
@@ -79,7 +81,7 @@ def place_masks(model: nn.Module, captured: Captured, after: Mapping[str, Channe
 def _parameters_read(observed: Observed) -> set[str]:
     read = {value for call in observed.calls for value in call.reads}
     read.update(x for x in tree_leaves(dict(observed.reads)) if isinstance(x, str))
-    return {value for value in read if value.startswith("@")}
+    return {value for value in read if isinstance(value, Parameter)}
 
 
 def _lines(module: nn.Module, names: Mapping[int, str]) -> tuple[Line, ...]:
@@ -90,8 +92,8 @@ def _lines(module: nn.Module, names: Mapping[int, str]) -> tuple[Line, ...]:
     if isinstance(module, KINDS):
         if computes_weight(module) or (column_axis(module) == 0 and module.groups != 1):
             return ()
-        rows = Line(f"@{names[id(weight)]}", 1 - column_axis(module))
-        return (rows,) if bias is None else (rows, Line(f"@{names[id(bias)]}", 0))
+        rows = Line(Parameter(names[id(weight)]), 1 - column_axis(module))
+        return (rows,) if bias is None else (rows, Line(Parameter(names[id(bias)]), 0))
     if stock_class(module) is not None and bias is not None:
-        return tuple(Line(f"@{names[id(tensor)]}", 0) for tensor in (weight, bias))
+        return tuple(Line(Parameter(names[id(tensor)]), 0) for tensor in (weight, bias))
     return ()

@@ -18,6 +18,7 @@ from upscale.flow.known import Known
 from upscale.flow.relations import GRID, Line, Pass, Select
 from upscale.lowering.growing import Growing
 from upscale.lowering.lowered import Lowered
+from upscale.names import derived
 
 
 def repeat_constants(lowered: Lowered, constants: Mapping[Line, Known]) -> Lowered:
@@ -34,7 +35,7 @@ def repeat_constants(lowered: Lowered, constants: Mapping[Line, Known]) -> Lower
             growing.steps.append(step)
             continue
         (value,) = step.makes
-        once = growing.part(relation.out, f"{value}~once")
+        once = growing.part(relation.out, derived(value, "once"))
         if step.at is None:
             renamed[value] = once.value
         select = Select(relation.out, (once,), np.zeros_like(first), first, borrowed=borrowed)
@@ -42,7 +43,9 @@ def repeat_constants(lowered: Lowered, constants: Mapping[Line, Known]) -> Lower
         made = (replace(relation, out=once),)
         growing.steps += [
             replace(step, makes=(once.value,), relations=made, resize=resize),
-            Step(f"{step.node}~repeated", (once.value,), (value,), (select,), executed=False),
+            Step(
+                derived(step.node, "repeated"), (once.value,), (value,), (select,), executed=False
+            ),
         ]
     return replace(lowered, flow=growing.flow(), renamed=renamed)
 

@@ -20,6 +20,7 @@ from upscale.flow.known import Known
 from upscale.flow.relations import Line, Pass, Select
 from upscale.lowering.growing import Growing
 from upscale.lowering.lowered import Lowered
+from upscale.names import derived
 from upscale.ops.table import facets
 
 Lacking = tuple[Flags, Flags]
@@ -89,21 +90,21 @@ def _split(growing: Growing, step: Step, relation: Pass, lacking: Lacking) -> li
     operand = np.select([one & other, other, one], [-1, 0, 1], default=2)
     position = np.where(operand == 2, np.cumsum(operand == 2) - 1, np.arange(len(operand)))
     position[operand < 0] = -1
-    parts = [growing.part(line, f"{line.value}~{step.node}", shared) for line in operands]
-    made = growing.part(relation.out, f"{step.node}~both", shared)
+    parts = [growing.part(line, derived(line.value, step.node), shared) for line in operands]
+    made = growing.part(relation.out, derived(step.node, "both"), shared)
     taking = tuple(
         Select(part, (line,), np.zeros_like(shared), shared)
         for part, line in zip(parts, operands, strict=True)
     )
     names, node = tuple(part.value for part in parts), step.node
     adding = [
-        Step(f"{node}~parts", step.reads, names, taking, executed=False, at=node),
+        Step(derived(node, "parts"), step.reads, names, taking, executed=False, at=node),
         Step(node, names, (made.value,), (Pass(made, tuple(parts)),), executed=True, at=node),
     ]
     reads = (*operands, made) if len(shared) else operands
     whole = Select(relation.out, reads, operand, position)
     values = tuple(line.value for line in reads)
-    last = Step(f"{node}~whole", values, step.makes, (whole,), executed=False, at=node)
+    last = Step(derived(node, "whole"), values, step.makes, (whole,), executed=False, at=node)
     return [*(adding if len(shared) else ()), last]
 
 
@@ -111,12 +112,12 @@ def _infill(growing: Growing, step: Step, relation: Pass, lacking: Lacking) -> l
     """The steps of a sum of operands with zeros for what they lack."""
     parts, filling = [], []
     for line, lacks in zip(relation.reads, lacking, strict=True):
-        part = growing.part(line, f"{line.value}~{step.node}")
+        part = growing.part(line, derived(line.value, step.node))
         position = np.where(lacks, -1, np.arange(len(lacks)))
         filling.append(Select(part, (line,), np.where(lacks, -1, 0), position))
         parts.append(part)
     names, node = tuple(part.value for part in parts), step.node
     return [
-        Step(f"{node}~parts", step.reads, names, tuple(filling), executed=False, at=node),
+        Step(derived(node, "parts"), step.reads, names, tuple(filling), executed=False, at=node),
         replace(step, reads=names, relations=(Pass(relation.out, tuple(parts)),), at=node),
     ]

@@ -18,7 +18,7 @@ from upscale.model.layers import (
     weight_names,
     weight_of,
 )
-from upscale.selection.masks import Selection, check_kind, check_selection
+from upscale.selected.selection import Selection, check_kind, check_selection
 
 
 def check(model: nn.Module, selection: Selection) -> None:

@@ -20,6 +20,7 @@ from upscale.flow.spread import (
     split,
     spread_alone,
 )
+from upscale.names import Parameter
 from upscale.ops.operands import same
 from upscale.ops.pointwise import pointwise
 from upscale.ops.table import Call, Declined, FlowRule, Line, Operation, Walk, register
@@ -75,7 +76,7 @@ def counted(call: Call, walk: Walk, *, joined: bool) -> None:
 def expanded(call: Call, walk: Walk) -> None:
     """A parameter's own axes are followed from here: a class token has the stream's order."""
     read, out = call.reads[0], call.outs[0]
-    if not read.startswith("@"):
+    if not isinstance(read, Parameter):
         rearranged(call, walk)
         return
     new = len(walk.shape(out)) - len(walk.shape(read))

@@ -10,6 +10,7 @@ from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness
 from upscale.flow.relations import GRID, Line, Pass, Reduce, Relation, Select
+from upscale.names import Parameter
 from upscale.planning.layouts import Layouts
 from upscale.planning.stretches import places
 
@@ -77,7 +78,7 @@ class Ahead:
         return [
             read
             for read in relation.reads
-            if read != line and read in self._flow.classes and not read.value.startswith("@")
+            if read != line and read in self._flow.classes and not isinstance(read.value, Parameter)
         ]
 
     def _met(self, line: Line, wanted: Positions, layouts: Layouts) -> Positions | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.lowering.lowered import Lowered
+from upscale.names import Parameter, by_name
 from upscale.planning.plan import (
     GraphChanges,
     Inserted,
@@ -44,23 +45,25 @@ def finished(lowered: Lowered, order: str, best: Written) -> Plan:
     """The plan that a draft makes of a lowered flow."""
     flow = lowered.flow
     read = {value for step in flow.steps for value in step.reads}
-    left = sorted(lowered.kept.keys() - {layer.layer for _, layer in flow.layers})
-    unreached = {name[1:] for name in left if name not in read} | lowered.unreached
+    pruned = {layer.name for _, layer in flow.layers}
+    kept = by_name(lowered.kept)
+    left = sorted(kept.keys() - pruned)
+    unreached = {name for name in left if Parameter(name) not in read} | lowered.unreached
     return Plan(
         order=order,
-        kept={name[1:]: tuple(columns.tolist()) for name, columns in lowered.kept.items()},
+        kept={name: tuple(columns.tolist()) for name, columns in kept.items()},
         graph=_with_turns(flow, best.graph, lowered.renamed),
         weights=WeightChanges(
             cuts={
-                name[1:]: {axis: tuple(own.tolist()) for axis, own in by_axis.items()}
-                for name, by_axis in best.cuts.items()
+                name: {axis: tuple(own.tolist()) for axis, own in by_axis.items()}
+                for name, by_axis in by_name(best.cuts).items()
             },
             folds=lowered.folds,
             gates=lowered.gates,
         ),
         masks=lowered.masks,
         report=Report(
-            stayed=tuple(name[1:] for name in left if name in read),
+            stayed=tuple(name for name in left if Parameter(name) in read),
             unreached=tuple(sorted(unreached)),
             frozen=tuple(step.frozen for step in flow.steps if step.frozen),
             order_cost=best.draft.orders.cost,
@@ -82,9 +85,9 @@ def _with_turns(flow: ChannelFlow, graph: GraphChanges, renamed: Mapping[str, st
         if node in turns:
             turns[node].append(step.node)
         if step.at is not None and step.executed:
-            weights = [value for value in step.reads if value.startswith("@")]
+            weights = [value for value in step.reads if isinstance(value, Parameter)]
             reads = tuple(value for value in step.reads if value not in weights)
-            weight = weights[0][1:] if weights else None
+            weight = weights[0].name if weights else None
             inserted[step.node] = Inserted(reads, step.makes[0], weight)
     ordered = {node: tuple(names) for node, names in turns.items()}
     return replace(graph, turns=ordered, inserted=inserted, renamed=renamed)
@@ -96,9 +99,9 @@ def _zeros_left(lowered: Lowered, graph: GraphChanges, cuts: Cuts) -> dict[str, 
     left = {}
     for weight, by_axis in lowered.masks.zeroed.items():
         for axis, gone in by_axis.items():
-            here = cuts.get(f"@{weight}", {}).get(axis)
+            here = cuts.get(Parameter(weight), {}).get(axis)
             rows = np.array(gone) if here is None else np.intersect1d(gone, here)
-            if f"@{weight}" in run and len(rows) and weight.endswith("weight"):
+            if Parameter(weight) in run and len(rows) and weight.endswith("weight"):
                 left[weight] = tuple(rows.tolist())
     return left
 

@@ -20,6 +20,7 @@ from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import Liveness, tied_lines
 from upscale.flow.reads import Want
 from upscale.flow.relations import Absorb, Carry, Fold, Line, Pass, Reduce, Select
+from upscale.names import Parameter
 from upscale.planning.align import Ahead
 from upscale.planning.layouts import Found, Layouts, rooted
 from upscale.planning.orders import Orders
@@ -184,7 +185,7 @@ class _Laying:
         """A layer without columns: it is called with one channel, for the shape alone."""
         self.laid.constants.add(step.node)
         # A module can do without columns; a bare operation keeps one, of zeros.
-        if relation.weight.startswith("@"):
+        if isinstance(relation.weight, Parameter):
             wanted[contracted] = np.arange(0 if step.module else 1)
         else:
             self.laid.unread[step.node] = contracted

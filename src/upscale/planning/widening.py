@@ -16,6 +16,7 @@ from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness
 from upscale.flow.relations import Line, Pass, Reduce
+from upscale.names import Parameter
 from upscale.planning.layouts import Layouts
 from upscale.targets.prices import WORTH_IT
 from upscale.targets.pricing import Fetched, Pricing
@@ -72,7 +73,9 @@ def _reads(flow: ChannelFlow, live: Liveness) -> Iterator[_Read]:
             for line in relation.reads:
                 readers[line] += 1
             if isinstance(relation, Pass) and not relation.whole and step.executed:
-                computed = [line for line in relation.reads if not line.value.startswith("@")]
+                computed = [
+                    line for line in relation.reads if not isinstance(line.value, Parameter)
+                ]
                 if len(computed) == 1 and computed[0] in flow.classes:
                     passes[relation.out] = computed[0]
     for step in flow.steps:
@@ -81,7 +84,7 @@ def _reads(flow: ChannelFlow, live: Liveness) -> Iterator[_Read]:
                 isinstance(relation, Reduce)
                 and relation.groups == 1
                 and relation.layer == relation.weight
-                and relation.weight.startswith("@")
+                and isinstance(relation.weight, Parameter)
                 and uses[relation.weight] == 1
                 and relation.read.value in step.reads
                 and relation.read in flow.classes

@@ -11,6 +11,7 @@ from upscale.channels import Positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import Step
 from upscale.flow.relations import GRID, Pass, Reduce
+from upscale.names import Parameter
 from upscale.planning.edges import Edge, Piece, SizesRead
 from upscale.planning.fetching import Fetching
 from upscale.planning.laying import Draft, Laid, Wanted, lay_out
@@ -108,10 +109,10 @@ class _PlanWriter:
         """Make an edge of every read that is not of a whole tensor, and cut parameters."""
         wanted, layouts = self._laid.wanted[step.node], self._laid.layouts
         for line, positions in wanted.items():
-            if line.value.startswith("@"):
+            if isinstance(line.value, Parameter):
                 self.cuts[line.value][line.axis] = positions
         for value in step.reads:
-            if not value.startswith("@"):
+            if not isinstance(value, Parameter):
                 self._read(step, value, wanted)
         made = {relation.out.value for relation in step.relations if relation.out is not None}
         for line, positions in wanted.items():

@@ -13,6 +13,7 @@ from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import find_live
 from upscale.flow.relations import Reduce
 from upscale.model.layers import layers, weight_names, weight_of
+from upscale.names import Parameter
 from upscale.ops.table import facets
 
 
@@ -46,7 +47,9 @@ def prunable_weights(flow: ChannelFlow) -> frozenset[str]:
 def prunable_share(model: nn.Module, flow: ChannelFlow, unreached: set[str]) -> float:
     """The share of convolution and linear weights, of those reached, in prunable layers."""
     prunable = prunable_weights(flow)
-    sizes = {f"@{weight}": weight_of(layer).numel() for weight, layer in weights_of(model).items()}
+    sizes = {
+        Parameter(weight): weight_of(layer).numel() for weight, layer in weights_of(model).items()
+    }
     reached = {weight: size for weight, size in sizes.items() if weight not in unreached}
     return sum(n for w, n in reached.items() if w in prunable) / sum(reached.values())
 
@@ -66,7 +69,7 @@ def frozen_shares(
     for step in flow.steps:
         if step.frozen or not step.relations:
             operation = _operation(captured, nodes[step.node])
-            causes |= {value: operation for value in step.reads if value.startswith("@")}
+            causes |= {value: operation for value in step.reads if isinstance(value, Parameter)}
     prunable = prunable_weights(flow)
     for step in flow.steps:
         for relation in step.relations:
@@ -74,7 +77,8 @@ def frozen_shares(
                 cause = _freezer(makers, relation.read.value)
                 operation = _operation(captured, nodes[cause.node]) if cause else "the input"
                 causes.setdefault(relation.layer, operation)
-    sizes = {f"@{name}": parameter.numel() for name, parameter in model.named_parameters()}
+    named = model.named_parameters()
+    sizes: dict[str, int] = {Parameter(name): each.numel() for name, each in named}
     total = sum(size for name, size in sizes.items() if name not in unreached)
     shares: Counter[str] = Counter()
     for name, operation in causes.items():
@@ -90,7 +94,7 @@ def _freezer(makers: Mapping[str, Step], value: str) -> Step | None:
         if maker is not None:
             if maker.frozen:
                 return maker
-            front += [v for v in maker.reads if v not in front and not v.startswith("@")]
+            front += [v for v in maker.reads if v not in front and not isinstance(v, Parameter)]
     return makers.get(value)
 
 

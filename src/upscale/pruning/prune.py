@@ -18,8 +18,8 @@ from upscale.model.ordinary import ordinary_tensors
 from upscale.pipeline import plan_for
 from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
-from upscale.selection.amounts import Amount, Latency
-from upscale.selection.masks import Selection
+from upscale.selected.amounts import Amount, Latency
+from upscale.selected.selection import Selection
 from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject

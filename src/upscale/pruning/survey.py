@@ -17,10 +17,11 @@ from upscale.flow.liveness import find_live
 from upscale.flow.relations import Reduce
 from upscale.model.layers import columns, layers, weight_of
 from upscale.model.ordinary import ordinary_tensors
+from upscale.names import Parameter
 from upscale.pipeline import plan_for
 from upscale.planning import Way
-from upscale.selection.amounts import Amount
-from upscale.selection.masks import Selection
+from upscale.selected.amounts import Amount
+from upscale.selected.selection import Selection
 from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
@@ -124,7 +125,7 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
         expected[share] = plan_for(subject, (selection,), way).estimated_us / base
     views, beside = _layers(subject)
     named = set(subject.weights.values())
-    reached = {layer.layer[1:] for _, layer in subject.flow.layers}
+    reached = {layer.name for _, layer in subject.flow.layers}
     weights = sum(view.weights for view in views)
     leaving = sum(v.weights for v in views if v.inputs_leave or v.outputs_leave)
     return Survey(
@@ -141,7 +142,7 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
 def _layers(subject: Subject) -> tuple[tuple[LayerSurvey, ...], tuple[LayerSurvey, ...]]:
     """Every layer that the model reaches, and the weights it multiplies by that are no layer's."""
     model, captured, flow = subject.model, subject.captured, subject.flow
-    reductions = {layer.layer[1:]: layer for _, layer in flow.layers}
+    reductions = {layer.name: layer for _, layer in flow.layers}
     nothing = np.empty(0, dtype=np.int64)
     needed = find_live(flow, {r.layer: nothing for r in reductions.values()}).lines
 
@@ -188,7 +189,7 @@ def _why_inputs(captured: Captured, flow: ChannelFlow, relation: Reduce) -> str:
         if (step := makers.get(value)) is not None:
             if step.frozen is not None:
                 return _told(step.frozen)
-            if any(v.startswith("@") for v in step.reads):
+            if any(isinstance(v, Parameter) for v in step.reads):
                 break
             front += [v for v in step.reads if v not in front]
     return "no convolution or linear makes them"

@@ -17,7 +17,7 @@ from upscale.model.ordinary import ordinary_tensors
 from upscale.model.settling import settled
 from upscale.planning import Plan
 from upscale.rewrite.building import unclashing
-from upscale.selection.masks import Selection
+from upscale.selected.selection import Selection
 
 
 @ordinary_tensors()

@@ -14,7 +14,7 @@ from upscale.errors import CaptureError, ExampleError, PlanError
 from upscale.model.layers import weight_names
 from upscale.planning import Plan
 from upscale.planning.origins import origin_of
-from upscale.selection.masks import Selection
+from upscale.selected.selection import Selection
 from upscale.verify import compare
 
 

@@ -13,6 +13,7 @@ from upscale.capture import Captured, Configuration, Example, capture, configura
 from upscale.capture.fingerprint import FORMAT, difference, made_for
 from upscale.errors import PlanError, UpscaleError
 from upscale.model.layers import tensors
+from upscale.names import Parameter
 from upscale.planning import Plan
 from upscale.planning.origins import origin_of
 
@@ -108,7 +109,7 @@ def _example_like(
 def _check_shapes(model: nn.Module, captured: Captured) -> None:
     owned = tensors(model)
     for value, info in captured.values.items():
-        name = value.removeprefix("@")
-        if value != name and (name not in owned or tuple(owned[name].shape) != info.shape):
+        name = value.name if isinstance(value, Parameter) else None
+        if name is not None and (name not in owned or tuple(owned[name].shape) != info.shape):
             here = f"{tuple(owned[name].shape)}" if name in owned else "missing"
             raise PlanError(f"{ANOTHER}: there {name} is {info.shape}, here {here}")

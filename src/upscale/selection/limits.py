@@ -10,7 +10,7 @@ import numpy as np
 
 from upscale.channels import Positions
 from upscale.errors import SelectionError
-from upscale.selection.amounts import Amount
+from upscale.selected.amounts import Amount
 from upscale.selection.options import Options
 from upscale.selection.units import Units
 

@@ -19,6 +19,7 @@ from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import Liveness, find_live
 from upscale.flow.relations import Reduce
 from upscale.lowering.lowered import Lowered
+from upscale.names import Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,11 @@ class LayerSizes:
         flow, live = lowered.flow, find_live(lowered.flow, lowered.kept)
         beside = {gating.weight for gating in lowered.gates.values()}
         # What no step reaches stays as it is.
-        reached = {r.layer[1:] for _, r in flow.layers}
+        reached = {r.name for _, r in flow.layers}
         left = {w: float(size) for w, size in self.parameters.items() if w not in reached}
         macs = 0.0
         for step, relation in flow.layers:
-            weight, share = relation.layer[1:], _share_left(lowered, live, step, relation)
+            weight, share = relation.name, _share_left(lowered, live, step, relation)
             if weight in self.parameters:
                 left[weight] = self.parameters[weight] * share
                 macs += left[weight] * places(flow, relation)
@@ -70,7 +71,7 @@ def measure_layers(flow: ChannelFlow, parameters: Mapping[str, int]) -> LayerSiz
     """The sizes of layers with the given numbers of weights, on the example."""
     macs: dict[str, int] = defaultdict(int)
     for _, relation in flow.layers:
-        weight = relation.layer[1:]
+        weight = relation.name
         if weight in parameters:
             macs[weight] += parameters[weight] * places(flow, relation)
     return LayerSizes(parameters, dict(macs))
@@ -84,7 +85,7 @@ def _share_left(lowered: Lowered, live: Liveness, step: Step, relation: Reduce) 
     columns = len(relation.columns_kept(lowered.kept))
     if step.node not in live.steps or columns == 0:
         return 0.0  # nobody asks for it; or it gives its bias, and multiplies nothing
-    if not relation.weight.startswith("@"):
+    if not isinstance(relation.weight, Parameter):
         return 1.0  # what is computed anew in every call stays as wide as it is
     sizes = lowered.flow.shapes[relation.weight]
     share = int(live.lines[relation.out].sum()) / max(1, sizes[relation.row_axis])

@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from upscale.errors import SelectionError
-from upscale.selection.amounts import Amount
+from upscale.selected.amounts import Amount
+from upscale.selected.selection import AFTER, SIDES, Selection
 from upscale.selection.importance import CRITERIA, Importance, Scorer, importance_of
-from upscale.selection.masks import AFTER, SIDES, Selection
 
 Loss = Callable[[Any, Any], Tensor]
 

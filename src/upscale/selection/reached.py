@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from upscale.channels import Flags
-from upscale.selection.amounts import Reached
+from upscale.selected.amounts import Reached
 from upscale.selection.choosing import MET
 from upscale.selection.measuring import LayerSizes
 from upscale.selection.options import Options

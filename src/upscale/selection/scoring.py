@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.segments import carried_classes
 from upscale.model.layers import copied
+from upscale.names import Parameter
 from upscale.selection.importance import Study, importance_of, score
 from upscale.selection.options import Options
 
@@ -64,8 +65,8 @@ def norm_scales(
     A channel that several BatchNorms scale before they are summed has the sum of their scales.
     Layers with a channel that no BatchNorm scales have no entry.
     """
-    scales = {
-        f"@{name}.weight": module.weight.detach().abs().double().cpu().numpy()
+    scales: dict[str, npt.NDArray[np.float64]] = {
+        Parameter(f"{name}.weight"): module.weight.detach().abs().double().cpu().numpy()
         for name, module in model.named_modules(remove_duplicate=False)
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.weight is not None
     }
@@ -81,12 +82,12 @@ def norm_scales(
     carried = carried_classes(flow)
     by_layer: dict[str, Tensor] = {}
     for _, relation in flow.layers:
-        if relation.layer[1:] not in layers:
+        if relation.name not in layers:
             continue
         line = relation.read if side == "input" else relation.out
         classes = [carried.get(c, c) for c in flow.classes[line].tolist()]
         if all(c in by_class for c in classes):
             groups = relation.groups if side == "input" else 1
             values = torch.tensor([by_class[c] for c in classes], dtype=torch.float64)
-            by_layer[layers[relation.layer[1:]]] = values.reshape(groups, -1).mean(dim=0)
+            by_layer[layers[relation.name]] = values.reshape(groups, -1).mean(dim=0)
     return by_layer

@@ -12,9 +12,9 @@ from upscale.channels import Flags
 from upscale.errors import AmountWarning
 from upscale.lowering.lower import lower
 from upscale.model.layers import layers, weight_of
+from upscale.selected.selection import Selection
 from upscale.selection.choosing import Chooser
 from upscale.selection.limits import find_limits
-from upscale.selection.masks import Selection
 from upscale.selection.measuring import measure_layers
 from upscale.selection.options import Options
 from upscale.selection.reached import reached_by

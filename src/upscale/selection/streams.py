@@ -22,6 +22,7 @@ from upscale.flow.reads import wants_of
 from upscale.flow.segments import carried_classes
 from upscale.flow.untying import untied, written_anew
 from upscale.lowering.lowered import Lowered
+from upscale.names import Parameter
 from upscale.planning import Plan, Way, make_plan
 from upscale.planning.orders import find_streams, fixed_streams
 from upscale.selection.scoring import Scores
@@ -116,7 +117,7 @@ def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
     awkward: set[int] = set()
     uses = Counter(relation.layer for _, relation in cut.layers)
     for _, relation in cut.layers:
-        chooses = relation.layer[1:] in kept and not relation.channelwise
+        chooses = relation.name in kept and not relation.channelwise
         if not chooses or relation.read not in cut.classes:
             continue
         classes = cut.classes[relation.read]
@@ -128,7 +129,7 @@ def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
             if relation.groups > 1 or uses[relation.layer] > 1:
                 awkward.add(stream)
             members[stream].update(classes[here].tolist())
-            reader = WindowReader(relation.layer[1:], here % relation.columns, classes[here])
+            reader = WindowReader(relation.name, here % relation.columns, classes[here])
             readers[stream].append(reader)
     for stream in sorted(readers):
         classes = np.array(sorted(members[stream]), dtype=np.int64)
@@ -210,4 +211,4 @@ def _guilty(plan: Plan, flow: ChannelFlow, streams: list[Stream], ways: list[int
 
 
 def _positions(flags: Mapping[str, Flags]) -> dict[str, Positions]:
-    return {f"@{weight}": np.flatnonzero(own) for weight, own in flags.items()}
+    return {Parameter(weight): np.flatnonzero(own) for weight, own in flags.items()}

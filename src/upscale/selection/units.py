@@ -81,19 +81,19 @@ def _ends(flow: ChannelFlow, side: str) -> Iterator[tuple[str, Positions]]:
             continue
         line = relation.read if side == "input" else relation.out
         if line not in flow.classes:
-            left_out.add(relation.layer)
+            left_out.add(relation.name)
             continue
         classes = flow.classes[line]
         if carried:
             classes = np.array([carried.get(c, c) for c in classes.tolist()])
         if needed.intersection(classes.tolist()):
-            left_out.add(relation.layer)
+            left_out.add(relation.name)
             continue
         size = relation.columns if side == "input" else len(classes)
-        uses.setdefault(relation.layer, []).append(classes.reshape(-1, size))
+        uses.setdefault(relation.name, []).append(classes.reshape(-1, size))
     for weight, touched in uses.items():
         if weight not in left_out:
-            yield weight[1:], np.concatenate(touched)
+            yield weight, np.concatenate(touched)
 
 
 def _needed(flow: ChannelFlow, carried: Mapping[int, int]) -> set[int]:
@@ -123,4 +123,4 @@ def _needed(flow: ChannelFlow, carried: Mapping[int, int]) -> set[int]:
 def _single_branch(flow: ChannelFlow, side: str) -> set[str]:
     segments = [segment for segment in find_segments(flow) if segment.single_branch]
     ends = [s.consumers if side == "input" else s.producers for s in segments]
-    return {weight[1:] for names in ends for weight in names}
+    return {weight for names in ends for weight in names}

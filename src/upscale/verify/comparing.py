@@ -26,7 +26,7 @@ def compare(
     *,
     unrounded: Callable[[], nn.Module] | None = None,
 ) -> Verified:
-    """Comparison both models on the example and on inputs drawn like it, and compare what they return
+    """Run both models on the example and on inputs drawn like it, and compare what they return
     and what they write to their buffers.
 
     Both run in float64 where they can. Where a model rounds to less by itself, they run in the

@@ -44,6 +44,7 @@ from upscale.capture.fingerprint.spelling import (
     takes_sizes,
     unsaid,
 )
+from upscale.names import Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class _NormalForm:
             values = [
                 value
                 for value in tree_leaves(self._captured.observed[node.name].result)
-                if isinstance(value, str) and not value.startswith("@")
+                if isinstance(value, str) and not isinstance(value, Parameter)
             ]
             if node.op == "placeholder":
                 for value in values:
@@ -165,7 +166,7 @@ class _NormalForm:
         shape = self._captured.values[value].shape
         if value in self._inputs:
             said = f"input {self._inputs[value]} of {len(shape)} axes"
-        elif value.startswith("@"):
+        elif isinstance(value, Parameter):
             said = f"{value.removeprefix('@')} {shape}"
         else:
             said = f"constant {self._constants.get(value, shape)}"

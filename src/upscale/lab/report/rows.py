@@ -136,7 +136,7 @@ class _Reading:
     def _readers(self) -> Iterator[tuple[Group, Reader]]:
         """The read of every layer, and of whatever else takes only part of a tensor."""
         layers = {
-            (step.node, layer.read): layer.layer
+            (step.node, layer.read): layer.name
             for step, layer in self._flow.layers
             if not layer.channelwise
         }
@@ -227,8 +227,8 @@ class _Reading:
         number = {channel: at for at, channel in enumerate(sorted(known))}
         given = group.value if isinstance(group, Line) else "constants"
         return Rows(
-            segment=next((segments[p.weight] for p in producers if p.weight in segments), None),
-            producers=tuple(_layer(p.layer) for p in producers) or (given,),
+            segment=next((segments[p.name] for p in producers if p.name in segments), None),
+            producers=tuple(_layer(p.name) for p in producers) or (given,),
             channels=len(known),
             before=tuple(number[channel] for channel in live),
             after=tuple(number[channel] for channel in _agreed([*emitted, live])),
@@ -244,14 +244,14 @@ class _Reading:
 
     def _emitted(self, producer: Reduce) -> list[int]:
         """The channels a layer computes in the plan, in order."""
-        cut = self._plan.weights.cuts.get(producer.weight[1:], {}).get(producer.row_axis)
+        cut = self._plan.weights.cuts.get(producer.name, {}).get(producer.row_axis)
         rows = np.flatnonzero(self._live.lines[producer.out]) if cut is None else positions(cut)
         return list(dict.fromkeys(self._flow.classes[producer.out][rows].tolist()))
 
 
 def _layer(weight: str | None) -> str:
     """The name of a layer, by its weight's."""
-    return weight[1:].removesuffix(".weight") if weight else ""
+    return weight.removesuffix(".weight") if weight else ""
 
 
 def _read_by(edge: Edge) -> tuple[str, Line]:

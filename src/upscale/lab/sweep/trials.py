@@ -19,9 +19,9 @@ from upscale.lab.sweep.cells import SELECTING, Cell, GridError
 from upscale.lab.sweep.data import Pairs, find_data
 from upscale.lab.zero_copy import wrong_numbers_zero_copy
 from upscale.planning import Plan
-from upscale.selection.amounts import Amount, Macs, Parameters
+from upscale.selected.amounts import Amount, Macs, Parameters
+from upscale.selected.selection import Selection
 from upscale.selection.importance import Importance, Random, Study, importance_of
-from upscale.selection.masks import Selection
 from upscale.targets.target import Target
 from upscale.tools.quiet import unwarned
 

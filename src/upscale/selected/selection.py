@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from upscale.errors import SelectionError
-from upscale.selection.amounts import Reached
+from upscale.selected.amounts import Reached
 
 SIDES = ("input", "output")
 AFTER = ("norm", "layer")
