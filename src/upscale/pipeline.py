@@ -47,10 +47,9 @@ def plan_for(subject: Subject, selections: Sequence[Selection], way: Way) -> Pla
 def export_for(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModule:
     """What a plan makes of a captured model with the weights it has now."""
     numbers = {}
-    if plan.weights.rounds:
-        numbers = numbers_for(
-            model, captured, plan.masks, plan.kept, plan.weights.folds, plan.weights.gates
-        )
+    folds, gates = plan.weights.folds, plan.weights.gates
+    if folds or gates:
+        numbers = numbers_for(model, captured, plan.masks, plan.kept, folds, gates)
     return rewritten(model, captured, plan, numbers)
 
 
@@ -59,7 +58,7 @@ def rewritten(
     model: nn.Module, captured: Captured, plan: Plan, numbers: Mapping[str, tuple[float, ...]]
 ) -> fx.GraphModule:
     """The export of a model in which folded columns meet the given numbers."""
-    held = masking.hold_outputs(model, plan.held) if plan.held else model
+    held = masking.hold_outputs(model, plan.masks.held) if plan.masks.held else model
     pruned = rewrite(held, captured, plan, numbers)
     # The export's own copy of the plan says what it was made for, and keeps no capture alive.
     pruned.meta |= {"plan": stamped(plan), "example": captured.example}
