@@ -13,7 +13,6 @@ from upscale.capture import Captured, Example
 from upscale.errors import CaptureError, ExampleError, PlanError
 from upscale.model.layers import weight_names
 from upscale.planning import Plan
-from upscale.planning.origins import origin_of
 from upscale.selected.selection import Selection
 from upscale.verify import compare
 
@@ -21,9 +20,6 @@ from upscale.verify import compare
 @contextmanager
 def doubted(plan: Plan) -> Iterator[None]:
     """Whatever a plan that was read brings about is a `PlanError`."""
-    if origin_of(plan) is not None:
-        yield
-        return
     try:
         yield
     except PlanError:
