@@ -65,7 +65,7 @@ def single_branch_layers(trial: Trial) -> set[str]:
     """The layers that alone make what one layer alone reads."""
     flow = analyse(capture(trial.model, Example.of(trial.example)))
     single = {
-        producer.removeprefix("@")
+        producer
         for segment in find_segments(flow)
         if segment.single_branch
         for producer in segment.producers

@@ -20,6 +20,7 @@ from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.model.layers import layers, weight_of
+from upscale.names import Parameter
 from upscale.pruning.prunable import attends, frozen_shares, prunable_share, weights_of
 from upscale.verify import TOLERANCE, compare
 from upscale.zoo import import_torchvision, torchvision_model
@@ -127,7 +128,7 @@ def try_model(name: str, cases: Iterable[Case], seed: int) -> ModelResult:
     captured = capture(model, Example.of(torch.randn(example)))
     flow = analyse(captured)
     read = {value for step in flow.steps for value in step.reads}
-    unreached = {f"@{weight}" for weight in weights_of(model)} - read
+    unreached = {Parameter(weight) for weight in weights_of(model)} - read
     count = len(weights_of(model)) - len(unreached)
     prunable = prunable_share(model, flow, unreached)
     frozen = frozen_shares(model, captured, flow, unreached)
@@ -322,7 +323,7 @@ def random_selections(model: nn.Module, case: Case, seed: int) -> tuple[upscale.
 def reads_left(flow: ChannelFlow, plan: upscale.Plan) -> int:
     """How often an operation of the export reads a tensor that has channels."""
     return len(plan.graph.joins) + sum(
-        not value.startswith("@") and bool(flow.lines.get(value, ()))
+        not isinstance(value, Parameter) and bool(flow.lines.get(value, ()))
         for step in flow.steps
         if step.executed and not step.shape_only and step.node not in plan.graph.gone
         for value in step.reads

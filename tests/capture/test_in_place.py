@@ -63,9 +63,34 @@ class ReturnedViewOfWhatIsWritten(nn.Module):
         return view, self.b(F.relu_(x))
 
 
-@pytest.mark.parametrize(
-    "kind", [WrittenBehindDropout, AttentionBesideAWrite, ReturnedViewOfWhatIsWritten]
-)
+class WrittenHalf(nn.Module):
+    """One half of a tensor is written into while the other is read: they share no element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = conv(3, 8)
+        self.b, self.c = conv(4, 4), conv(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = self.a(x).chunk(2, 1)
+        left.relu_()
+        return self.b(left) + self.c(right)
+
+
+class WrittenOverlap(WrittenHalf):
+    """A part of a tensor is written into, and another part that overlaps it is read."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        left, middle = x[:, :4], x[:, 2:6]
+        left.relu_()
+        return self.b(left) + self.c(middle)
+
+
+SHARING = (WrittenBehindDropout, AttentionBesideAWrite, ReturnedViewOfWhatIsWritten)
+
+
+@pytest.mark.parametrize("kind", [*SHARING, WrittenHalf, WrittenOverlap])
 def test_an_export_equals_the_masked_model_where_memory_is_shared(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model = calm(kind())

@@ -23,6 +23,7 @@ from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.classes import Classes
 from upscale.flow.liveness import Liveness, find_live
 from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
+from upscale.names import Parameter
 
 IMAGE = "image"  # what a model is given: its channels are no line
 Columns = Mapping[str, Sequence[int]]
@@ -35,7 +36,7 @@ def line(value: str) -> Line:
 
 def weight(layer: str) -> str:
     """The name of a layer's weight."""
-    return f"@{layer}.weight"
+    return Parameter(f"{layer}.weight")
 
 
 def kept(columns: Columns) -> dict[str, Positions]:
@@ -62,7 +63,7 @@ class Building:
     ) -> None:
         """A convolution by single pixels, with a bias; or one that `shares` another's weight."""
         own = weight(shares or name)
-        columns, bias = self._shapes[read][1] // groups, f"@{shares or name}.bias"
+        columns, bias = self._shapes[read][1] // groups, Parameter(f"{shares or name}.bias")
         self._shapes |= {own: (rows, columns, 1, 1), bias: (rows,)}
         reduce = Reduce(
             out=line(name),

@@ -240,8 +240,8 @@ def test_figure_unified_case_1_as_generated_code() -> None:
 
 def test_figure_segments_the_block_has_two() -> None:
     multi_branch, single_branch = segments_of(ResidualBlock())
-    assert multi_branch == Segment(("@A.weight", "@C.weight"), ("@B.weight", "@D.weight"))
-    assert single_branch == Segment(("@B.weight",), ("@C.weight",))
+    assert multi_branch == Segment(("A.weight", "C.weight"), ("B.weight", "D.weight"))
+    assert single_branch == Segment(("B.weight",), ("C.weight",))
 
 
 def test_figure_segments_one_producer_and_one_consumer_are_single_branch() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.flow.building import IMAGE, Building, kept, weight
+from upscale.flow.reads import columns_of
 from upscale.planning.layouts import Layouts
 from upscale.planning.search import ANYWHERE
 from upscale.planning.widening import widen
@@ -27,7 +28,7 @@ def widened(
     net.returns("narrow", "whole")
     flow, own = net.flow(), {"narrow": columns}
     layouts = Layouts(flow)
-    wide, saved = widen(flow, net.liveness(own), kept(own), layouts, ANYWHERE)
+    wide, saved = widen(flow, net.liveness(own), columns_of(flow, kept(own)), layouts, ANYWHERE)
     assert (saved > 0) == bool(wide)
     return {layer: read.tolist() for layer, read in wide.items()}
 

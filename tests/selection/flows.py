@@ -6,11 +6,12 @@ import numpy as np
 
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.relations import Line, Reduce
+from upscale.names import Parameter
 
 
 def layer(name: str, read: str, columns: int, rows: int) -> Step:
     """A layer that reads a value of so many channels and makes one named like itself."""
-    out, weight = Line(name, 1), f"@{name}"
+    out, weight = Line(name, 1), Parameter(name)
     relation = Reduce(
         out=out,
         read=Line(read, 1),
@@ -37,7 +38,7 @@ def fork(**rows: int) -> ChannelFlow:
     steps = [layer("a", "x", 3, 4), *(layer(name, "a", 4, made[name]) for name in readers)]
     steps.append(Step("output", readers, (), (), executed=True))
     shapes = {"x": (1, 3), **{name: (1, size) for name, size in made.items()}}
-    shapes |= {f"@{name}": (size, 3 if name == "a" else 4) for name, size in made.items()}
+    shapes |= {Parameter(name): (size, 3 if name == "a" else 4) for name, size in made.items()}
     ends = np.cumsum(list(made.values())).tolist()
     return ChannelFlow(
         steps=tuple(steps),

@@ -163,7 +163,7 @@ def resealed(text: str, change: Callable[[dict[str, Any]], object]) -> str:
 
 
 def swap_pieces(plan: dict[str, Any]) -> None:
-    edge = next(edge for edge in plan["edges"] if edge["pieces"][0]["start"] > 0)
+    edge = next(edge for edge in plan["graph"]["edges"] if edge["pieces"][0]["start"] > 0)
     edge["pieces"][0]["start"] -= 1
 
 

@@ -54,18 +54,6 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else -x
 
 
-class WritesOnePart(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = conv(3, 8)
-        self.b, self.c = conv(4, 4), conv(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        left, right = self.a(x).chunk(2, 1)
-        left.relu_()
-        return self.b(left) + self.c(right)
-
-
 class OneScaleLess(nn.Module):
     """`Functional` without the parameters it uses by name."""
 
@@ -208,11 +196,6 @@ MISTAKES: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Any], s
         Branching,
         lambda model: upscale.plan(model, image()),
         "Branching cannot be .*control flow.*torch.fx.wrap",
-    ),
-    "a write into one part of a tensor while another is read": (
-        WritesOnePart,
-        lambda model: upscale.plan(model, image()),
-        r"WritesOnePart cannot be captured: .* wrote in place .*; write that .* out of place\.$",
     ),
     "hooks on the model itself": (
         hooked,

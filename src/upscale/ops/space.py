@@ -19,7 +19,7 @@ def over_space(call: Call, walk: Walk) -> None:
 def pad(call: Call, walk: Walk) -> None:
     """Padding space leaves channels alone; padding a line with zeros adds constant channels."""
     read = call.reads[0]
-    amounts = list(call.arguments["pad"] or call.arguments["padding"])
+    amounts = list(call.arguments.get("pad") or call.arguments["padding"])
     touched = [-1 - i // 2 for i, amount in enumerate(amounts) if amount]
     rank = len(walk.shape(read))
     grown = [line for line in walk.lines(read) if line.axis - rank in touched]
