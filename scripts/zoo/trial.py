@@ -128,7 +128,8 @@ def try_model(name: str, cases: Iterable[Case], seed: int) -> ModelResult:
     captured = capture(model, Example.of(torch.randn(example)))
     flow = analyse(captured)
     read = {value for step in flow.steps for value in step.reads}
-    unreached: set[str] = {Parameter(weight) for weight in weights_of(model)} - read
+    weights: set[str] = {Parameter(weight) for weight in weights_of(model)}
+    unreached = weights - read
     count = len(weights_of(model)) - len(unreached)
     prunable = prunable_share(model, flow, unreached)
     frozen = frozen_shares(model, captured, flow, unreached)

@@ -1,0 +1,1 @@
+"""Benchmarks, by the path they are documented under."""
