@@ -4,13 +4,17 @@ A *line* is one axis of one value (a tensor) along which channels are told apart
 positions belongs to a *class*: positions that an elementwise operation combines share one, and
 with it their place in any order. An axis that is no line is whole and in its own order.
 
-There are six relations, and each says three things of itself, once:
+There are six relations, and each says of itself, once:
 
 - `need`: which positions of what it reads are needed, given those needed of its result;
 - `wants`: which positions it reads, and whether it needs them in their own order;
 - `tie`: the classes of its result, given those of what it reads; `None` if they are its own.
 
-`cuts` are the axes of parameters that follow its result: rows and bias, scale and shift.
+- `moved`: where each position of its result is taken from, if it moves data and no more;
+- `followed`: the same where each position follows one of a single line, computed with or not.
+
+`cuts` are the axes of parameters that follow its result: rows and bias, scale and shift. One that
+`mixes` makes each position of several; `needs_all` are the lines of which nothing can leave.
 
 Take `y = conv(x); z = y + x` on 4 channels, of which a reader of `z` keeps 1 and 3. The sum is a
 `Pass`: it needs 1 and 3 of `y` and of `x`, and ties `y[i]`, `x[i]` and `z[i]` into one class. The
@@ -68,8 +72,26 @@ Kept = Mapping[str, Positions]
 Known = Mapping[Line, Positions]
 
 
+class _Computes:
+    """What holds of a relation unless it says otherwise."""
+
+    __slots__ = ()
+
+    def moved(self, sizes: Mapping[Line, int]) -> tuple[Positions, Positions] | None:
+        """It computes."""
+        return None
+
+    def reads_nothing(self, kept: Mapping[str, Positions]) -> bool:
+        """Whether all that it contracts is pruned."""
+        return False
+
+    def followed(self, origin: Positions) -> Positions | None:
+        """The origin of each position it makes, if each follows one of the line read."""
+        return None
+
+
 @dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(_Computes):
     """Position i of the result depends on position i of every line read, parameters too.
 
     A `whole` pass mixes its positions but treats them alike (LayerNorm): all are needed, in
@@ -80,10 +102,18 @@ class Pass:
     reads: tuple[Line, ...]
     whole: bool = False
     cuts: tuple[Line, ...] = field(init=False, repr=False)
+    mixes: bool = field(init=False, repr=False)
+    needs_all: tuple[Line, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "mixes", self.whole)
+        object.__setattr__(self, "needs_all", (self.out,) if self.whole else ())
         parameters = tuple(line for line in self.reads if isinstance(line.value, Parameter))
         object.__setattr__(self, "cuts", parameters)
+
+    def followed(self, origin: Positions) -> Positions | None:
+        """Every position stays where it is."""
+        return origin
 
     def need(self, live: Live, kept: Kept) -> None:
         """What is needed of the result is needed of everything read."""
@@ -108,16 +138,19 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Absorb:
+class Absorb(_Computes):
     """Every position of the line read is needed, in any order, and none is told apart after."""
 
     read: Line
     out: ClassVar[None] = None
     cuts: ClassVar[tuple[Line, ...]] = ()
+    mixes: ClassVar[bool] = True
     reads: tuple[Line, ...] = field(init=False, repr=False)
+    needs_all: tuple[Line, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reads", (self.read,))
+        object.__setattr__(self, "needs_all", (self.read,))
 
     def need(self, live: Live, kept: Kept) -> None:
         """Everything."""
@@ -133,7 +166,7 @@ class Absorb:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fold:
+class Fold(_Computes):
     """Position i of the result depends on positions `table[i]` of the line read (GLU).
 
     The operation finds them by place: all first parts, then all second parts; or, `nested`,
@@ -145,6 +178,8 @@ class Fold:
     table: Positions
     nested: bool
     cuts: ClassVar[tuple[Line, ...]] = ()
+    mixes: ClassVar[bool] = False
+    needs_all: ClassVar[tuple[Line, ...]] = ()
     reads: tuple[Line, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -172,7 +207,7 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
-class Carry:
+class Carry(_Computes):
     """The line read merges with neighbouring axes (flatten): `outer` × channels × `inner`.
 
     Two channels of 2 × 1 pixels become four features: 0 and 1 are of channel 0, 2 and 3 of 1.
@@ -187,6 +222,8 @@ class Carry:
     outer: int
     inner: int
     cuts: ClassVar[tuple[Line, ...]] = ()
+    mixes: ClassVar[bool] = False
+    needs_all: ClassVar[tuple[Line, ...]] = ()
     reads: tuple[Line, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -211,13 +248,18 @@ class Carry:
         """Every channel that is there: a reshape takes all of a tensor."""
         return np.flatnonzero(live[self.read]), False
 
+    def moved(self, sizes: Mapping[Line, int]) -> tuple[Positions, Positions] | None:
+        """A feature is taken from its channel."""
+        features = np.arange(sizes[self.out])
+        return np.zeros_like(features), self.channel(features, sizes[self.read])
+
     def tie(self, classes: Classes, known: Known, apart: Collection[Line]) -> Positions | None:
         """Features are classes of their own, which follow their channels (`carried`)."""
         return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reduce:
+class Reduce(_Computes):
     """A convolution or linear: columns contract the line read, rows make the result's line.
 
     With groups, column k of group g contracts position `g * columns + k`. `beside` are the
@@ -239,6 +281,8 @@ class Reduce:
     reads: tuple[Line, ...] = field(init=False, repr=False)
     cuts: tuple[Line, ...] = field(init=False, repr=False)
     channelwise: bool = field(init=False, repr=False)
+    mixes: bool = field(init=False, repr=False)
+    needs_all: ClassVar[tuple[Line, ...]] = ()
     name: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -248,10 +292,19 @@ class Reduce:
         object.__setattr__(self, "cuts", (Line(self.weight, self.row_axis), *self.beside))
         depthwise = self.groups > 1 and self.columns == 1 and self.rows == self.groups
         object.__setattr__(self, "channelwise", depthwise)
+        object.__setattr__(self, "mixes", not depthwise)
 
     def columns_kept(self, kept: Kept) -> Positions:
         """The columns of its weight that a selection keeps."""
         return kept[self.layer] if self.layer in kept else np.arange(self.columns)
+
+    def followed(self, origin: Positions) -> Positions | None:
+        """A depthwise convolution leaves every position where it is."""
+        return origin if self.channelwise else None
+
+    def reads_nothing(self, kept: Kept) -> bool:
+        """Whether all its columns are pruned."""
+        return len(self.columns_kept(kept)) == 0
 
     def groups_kept(self, live: Flags) -> Positions:
         """The groups that make anything live."""
@@ -285,7 +338,7 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Select:
+class Select(_Computes):
     """Position i of the result is position `position[i]` of `reads[operand[i]]`.
 
     Operand -1 is zero. Nothing runs for a select: its readers fetch what they want from where
@@ -300,6 +353,8 @@ class Select:
     joined: bool = False
     borrowed: Flags | None = None
     cuts: ClassVar[tuple[Line, ...]] = ()
+    mixes: ClassVar[bool] = False
+    needs_all: ClassVar[tuple[Line, ...]] = ()
 
     def need(self, live: Live, kept: Kept) -> None:
         """What the needed positions are taken from."""
@@ -311,6 +366,16 @@ class Select:
         """What the needed positions are taken from."""
         needed = np.flatnonzero(live[self.out])
         return np.unique(self.position[needed[self.operand[needed] == index]]), False
+
+    def followed(self, origin: Positions) -> Positions | None:
+        """A part of one line: its positions follow those they are taken from."""
+        if len(self.reads) > 1:
+            return None
+        return np.where(self.operand < 0, -1, origin[self.position])
+
+    def moved(self, sizes: Mapping[Line, int]) -> tuple[Positions, Positions] | None:
+        """By operand and position; operand -1 is zero."""
+        return self.operand, self.position
 
     def tie(self, classes: Classes, known: Known, apart: Collection[Line]) -> Positions | None:
         """A position has the class of what it is taken from; zeros are classes of their own."""

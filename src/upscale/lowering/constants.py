@@ -13,7 +13,7 @@ from upscale.capture import Call, Captured
 from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.known import Known
-from upscale.flow.relations import Absorb, Carry, Fold, Line, Pass, Reduce, Relation, Select
+from upscale.flow.relations import Line, Reduce, Relation
 from upscale.ops.operands import Operands
 from upscale.ops.table import facets
 
@@ -51,48 +51,43 @@ class _Constants:
 
     def visit(self, node: str, relation: Relation) -> None:
         """Note what is known of what a relation makes."""
-        if isinstance(relation, Absorb):
+        if relation.out is None:
             return
-        size = self.flow.sizes[relation.out]
-        if isinstance(relation, Select):
-            known = self._selected(relation, size)
-        elif isinstance(relation, Carry):
-            channels = self.flow.sizes[relation.read]
-            known = self._of(channels, relation.read)
-            known = known.at(relation.channel(np.arange(size), channels))
-        else:
+        size, moved = self.flow.sizes[relation.out], relation.moved(self.flow.sizes)
+        if moved is None:
             call = self.captured.observed[node].making(relation.out.value)
-            known = self._computed(relation, call)
+            known = self._computed(relation, size, call)
+        else:
+            known = self._moved(relation.reads, size, *moved)
         if known.constant.any():
             self.lines[relation.out] = known
 
-    def _computed(self, relation: Pass | Fold | Reduce, call: Call) -> Known:
-        size, rule = self.flow.sizes[relation.out], facets(call.op).constants
+    def _computed(self, relation: Relation, size: int, call: Call) -> Known:
+        facts = facets(call.op)
         made = Known.zeros_at(self._zero_by_parameters(relation, call), size)
-        mixes = isinstance(relation, Pass) and relation.whole
-        contracts = isinstance(relation, Reduce) and not relation.channelwise
         meets = any(line in self.lines for line in relation.reads)
-        if rule is None or mixes or contracts or not meets:
+        if facts.constants is None or relation.mixes or not meets:
             return made
-        masked = isinstance(relation, Reduce) and not len(relation.columns_kept(self.kept))
-        return made.or_else(
-            rule(Operands(call, relation, partial(self._of, size), self.tensors, size, masked))
-        )
+        masked = relation.reads_nothing(self.kept)
+        operands = Operands(call, relation, partial(self._of, size), self.tensors, size, masked)
+        return made.or_else(facts.constants(operands))
 
     def _of(self, size: int, line: Line) -> Known:
         classes = self.flow.classes.get(line)
         return self.lines.get(line) or Known.nothing(size if classes is None else len(classes))
 
-    def _selected(self, relation: Select, size: int) -> Known:
-        known = Known.zeros_at(np.flatnonzero(relation.operand < 0), size)
-        for index, line in enumerate(relation.reads):
-            mine = relation.operand == index
+    def _moved(
+        self, reads: tuple[Line, ...], size: int, operand: Positions, position: Positions
+    ) -> Known:
+        known = Known.zeros_at(np.flatnonzero(operand < 0), size)
+        for index, line in enumerate(reads):
+            mine = operand == index
             if line in self.lines:
-                there = self.lines[line].at(relation.position[mine])
+                there = self.lines[line].at(position[mine])
                 known.numbers[mine], known.firm[mine] = there.numbers, there.firm
         return known
 
-    def _zero_by_parameters(self, relation: Pass | Fold | Reduce, call: Call) -> Positions:
+    def _zero_by_parameters(self, relation: Relation, call: Call) -> Positions:
         """Positions that are zero as all that makes them is: rows and bias, or scale and shift."""
         lines: list[Line] = []
         if isinstance(relation, Reduce):

@@ -22,7 +22,7 @@ from torch import Tensor
 from upscale.capture import Call
 from upscale.flow.known import Known, Numbers, agreed
 from upscale.flow.numbering import run_on
-from upscale.flow.relations import Fold, Line, Pass, Reduce
+from upscale.flow.relations import Line, Relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Operands:
     """
 
     call: Call
-    relation: Pass | Fold | Reduce
+    relation: Relation
     of: Callable[[Line], Known]
     owned: Mapping[str, Tensor]
     size: int

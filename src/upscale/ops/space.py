@@ -58,7 +58,8 @@ def _channels_pass(call: Call, walk: Walk, touched: Sequence[int]) -> None:
 
 def average(operands: Operands) -> Known:
     """A mean or a maximum of one number is that number; where it was found is not."""
-    first = operands.relation.out.value == operands.call.outs[0]
+    made = operands.relation.out
+    first = made is not None and made.value == operands.call.outs[0]
     return operands.read if first else operands.nothing
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness
-from upscale.flow.relations import GRID, Line, Pass, Reduce, Relation, Select
+from upscale.flow.relations import GRID, Line, Relation
 from upscale.names import Parameter
 from upscale.planning.layouts import Layouts
 from upscale.planning.stretches import places
@@ -21,7 +21,7 @@ class Ahead:
     def __init__(self, flow: ChannelFlow, live: Liveness) -> None:
         self._flow, self._live = flow, live
         self._readers: dict[Line, list[Relation | None]] = defaultdict(list)
-        self._parts: dict[Line, Select] = {}
+        self._parts = {part.out: part for _, part in flow.selects if len(part.reads) == 1}
         for step in flow.steps:
             if step.node not in live.steps or step.shape_only:
                 continue
@@ -30,8 +30,6 @@ class Ahead:
                 for line in relation.reads:
                     self._readers[line].append(relation)
                     read.add(line)
-                if isinstance(relation, Select) and len(relation.reads) == 1:
-                    self._parts[relation.out] = relation
             for value in step.reads if step.executed else ():
                 for line in set(flow.lines.get(value, ())) - read:
                     self._readers[line].append(None)
@@ -43,37 +41,31 @@ class Ahead:
         """
         origin = np.arange(self._flow.sizes[line])
         while (relation := self._reader(line)) is not None:
-            if isinstance(relation, Select):
-                origin = np.where(relation.operand < 0, -1, origin[relation.position])
-            elif isinstance(relation, Pass):
-                wanted = np.flatnonzero(self._live.lines[relation.out])
-                for other in self._tensors(relation, line):
-                    met = self._met(other, wanted, layouts)
-                    if met is not None:
-                        return _first(origin[met], layout)
-                if self._tensors(relation, line):
-                    return layout
-            line = relation.out
+            followed = relation.followed(origin)
+            if followed is None or relation.out is None:
+                return layout
+            others = self._others(relation, line)
+            wanted = np.flatnonzero(self._live.lines[relation.out])
+            for other in others:
+                met = self._met(other, wanted, layouts)
+                if met is not None:
+                    return _first(origin[met], layout)
+            if others:
+                return layout
+            line, origin = relation.out, followed
         return layout
 
-    def _reader(self, line: Line) -> Pass | Select | Reduce | None:
-        """What reads a line, if that is one thing, which leaves every channel by itself."""
+    def _reader(self, line: Line) -> Relation | None:
+        """What reads a line, if that is one thing."""
         readers = self._readers[line]
         if line.axis == GRID or line in self._flow.blocks:
             return None
         if len(readers) == 2:
             # A split sum reads what is added, and then the rest.
-            readers = [one for one in readers if isinstance(one, Select) and len(one.reads) == 1]
-        if len(readers) != 1:
-            return None
-        (reader,) = readers
-        if isinstance(reader, Select):
-            return reader if len(reader.reads) == 1 else None
-        if isinstance(reader, Pass):
-            return reader
-        return reader if isinstance(reader, Reduce) and reader.channelwise else None
+            readers = [each for each in readers if each is not None and each.out in self._parts]
+        return readers[0] if len(readers) == 1 else None
 
-    def _tensors(self, relation: Pass, line: Line) -> list[Line]:
+    def _others(self, relation: Relation, line: Line) -> list[Line]:
         """The other tensors whose channels meet those of a line."""
         return [
             read

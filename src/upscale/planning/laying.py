@@ -98,6 +98,9 @@ class _Laying:
         self._readers: dict[Line, list[Want]] = defaultdict(list)
         for want in draft.wants:
             self._readers[want.line].append(want)
+        self._layers: dict[str, list[Reduce]] = defaultdict(list)
+        for step, layer in draft.flow.layers:
+            self._layers[step.node].append(layer)
         self._leader = {line: group[0] for group in tied_lines(draft.flow) for line in group[1:]}
         self._agreed: dict[Line, Positions] = {}
         self._forced: dict[Line, Positions] = {}
@@ -105,11 +108,10 @@ class _Laying:
 
     def visit(self, step: Step) -> None:
         """Lay out what a step makes; what is looked through lies where it is selected from."""
-        if step.executed:
-            for relation in step.relations:
-                # A weight used before has its order of columns, which holds within a node too.
-                if isinstance(relation, Reduce) and relation.weight in self._columns:
-                    self._forced[relation.read] = self._columns[relation.weight]
+        for layer in self._layers[step.node] if step.executed else ():
+            # A weight used before has its order of columns, which holds within a node too.
+            if layer.weight in self._columns:
+                self._forced[layer.read] = self._columns[layer.weight]
         wanted: Wanted = {}
         for relation in step.relations:
             self._place(relation, step, wanted)

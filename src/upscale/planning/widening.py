@@ -15,7 +15,7 @@ import numpy as np
 from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness
-from upscale.flow.relations import Line, Pass, Reduce
+from upscale.flow.relations import Line, Reduce
 from upscale.names import Parameter
 from upscale.planning.layouts import Layouts
 from upscale.targets.prices import WORTH_IT
@@ -72,30 +72,29 @@ def _reads(flow: ChannelFlow, live: Liveness) -> Iterator[_Read]:
         for relation in step.relations:
             for line in relation.reads:
                 readers[line] += 1
-            if isinstance(relation, Pass) and not relation.whole and step.executed:
-                computed = [
-                    line for line in relation.reads if not isinstance(line.value, Parameter)
-                ]
-                if len(computed) == 1 and computed[0] in flow.classes:
-                    passes[relation.out] = computed[0]
-    for step in flow.steps:
-        for relation in step.relations if step.node in live.steps and step.executed else ():
-            if (
-                isinstance(relation, Reduce)
-                and relation.groups == 1
-                and relation.layer == relation.weight
-                and isinstance(relation.weight, Parameter)
-                and uses[relation.weight] == 1
-                and relation.read.value in step.reads
-                and relation.read in flow.classes
-                and relation.read not in flow.blocks
-            ):
-                line, passing = relation.read, []
-                while line in passes and readers[line] == uses[line.value] == 1:
-                    passing.append(line)
-                    line = passes[line]
-                if line not in flow.blocks:
-                    yield _Read(relation, line, tuple(passing))
+    for step, each in flow.passes:
+        computed = [line for line in each.reads if line not in each.cuts]
+        single = len(computed) == 1 and computed[0] in flow.classes
+        if single and step.executed and not each.whole:
+            passes[each.out] = computed[0]
+    for step, layer in flow.layers:
+        if (
+            step.node in live.steps
+            and step.executed
+            and layer.groups == 1
+            and layer.layer == layer.weight
+            and isinstance(layer.weight, Parameter)
+            and uses[layer.weight] == 1
+            and layer.read.value in step.reads
+            and layer.read in flow.classes
+            and layer.read not in flow.blocks
+        ):
+            line, passing = layer.read, []
+            while line in passes and readers[line] == uses[line.value] == 1:
+                passing.append(line)
+                line = passes[line]
+            if line not in flow.blocks:
+                yield _Read(layer, line, tuple(passing))
 
 
 def _cheapest(

@@ -11,7 +11,6 @@ from torch import fx, nn
 from upscale.capture import Captured
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import find_live
-from upscale.flow.relations import Reduce
 from upscale.model.layers import layers, weight_names, weight_of
 from upscale.names import Parameter
 from upscale.ops.table import facets
@@ -33,7 +32,7 @@ def prunable_weights(flow: ChannelFlow) -> frozenset[str]:
     are live when every layer drops all its columns: then nothing but other layers' weights needs
     them. A depthwise convolution has one column, which is its row: only the row counts.
     """
-    reductions = [r for step in flow.steps for r in step.relations if isinstance(r, Reduce)]
+    reductions = [layer for _, layer in flow.layers]
     nothing = np.empty(0, dtype=np.int64)
     needed = find_live(flow, {r.layer: nothing for r in reductions}).lines
     stuck = {
@@ -71,12 +70,11 @@ def frozen_shares(
             operation = _operation(captured, nodes[step.node])
             causes |= {value: operation for value in step.reads if isinstance(value, Parameter)}
     prunable = prunable_weights(flow)
-    for step in flow.steps:
-        for relation in step.relations:
-            if isinstance(relation, Reduce) and relation.layer not in prunable:
-                cause = _freezer(makers, relation.read.value)
-                operation = _operation(captured, nodes[cause.node]) if cause else "the input"
-                causes.setdefault(relation.layer, operation)
+    for _, layer in flow.layers:
+        if layer.layer not in prunable:
+            cause = _freezer(makers, layer.read.value)
+            operation = _operation(captured, nodes[cause.node]) if cause else "the input"
+            causes.setdefault(layer.layer, operation)
     named = model.named_parameters()
     sizes: dict[str, int] = {Parameter(name): each.numel() for name, each in named}
     total = sum(size for name, size in sizes.items() if name not in unreached)

@@ -15,7 +15,7 @@ import numpy as np
 from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.classes import Classes
-from upscale.flow.relations import Absorb, Line, Pass
+from upscale.flow.relations import Line
 from upscale.flow.segments import carried_classes, find_segments
 
 
@@ -108,10 +108,8 @@ def _needed(flow: ChannelFlow, carried: Mapping[int, int]) -> set[int]:
         covered: set[Line] = set()
         for relation in step.relations:
             covered.update(relation.reads)
-            if isinstance(relation, Absorb):
-                need(relation.read)
-            elif isinstance(relation, Pass) and relation.whole:
-                need(relation.out)
+            for line in relation.needs_all:
+                need(line)
         if step.executed and not step.shape_only:
             for value in step.reads:
                 for line in flow.lines.get(value, ()):
