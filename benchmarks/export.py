@@ -1,5 +1,8 @@
 """How long an export takes: `python benchmarks/export.py [MODEL ...] [--runs N] [--json PATH]`.
 
+With `--against TREE`, another checkout of this repository, both are timed, turn by turn, each in
+processes of its own, and the ratio is printed: this one's seconds over the other's.
+
 Every convolution and linear drops a quarter of its input channels, at random. One thread, wall
 clock, verification excluded; run it on a quiet core (`cpu s`, the processor's time behind
 `total s`, tells whether it was). `plan` and `export` are timed as a user calls them. Capture is
@@ -10,7 +13,10 @@ is in no median: in the first of a process torch imports what it needs.
 
 import argparse
 import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +84,28 @@ def time_export(name: str, arguments: argparse.Namespace) -> Row:
     return row
 
 
+def compared(name: str, arguments: argparse.Namespace) -> Row:
+    """The seconds of this checkout and of another, and their ratio."""
+    here, there = Path(__file__).resolve().parent.parent, arguments.against.resolve()
+    seconds: dict[Path, list[float]] = {here: [], there: []}
+    for _ in range(arguments.rounds):
+        for tree in (there, here):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "row.json"
+                command = [sys.executable, "benchmarks/export.py", name, "--json", str(path)]
+                settings = {"PYTHONPATH": f"{tree / 'src'}:{tree}", "OMP_NUM_THREADS": "1"}
+                subprocess.run(
+                    [*command, "--runs", str(arguments.runs)],
+                    cwd=tree,
+                    env={**os.environ, **settings},
+                    check=True,
+                    stdout=subprocess.DEVNULL,
+                )
+                seconds[tree].append(json.loads(path.read_text())[0]["total s"])
+    now, before = median(seconds[here]), median(seconds[there])
+    return {"model": name, "here s": now, "there s": before, "ratio": now / before}
+
+
 def show(rows: list[Row]) -> None:
     """Print the rows as a table."""
     header = list(rows[0])
@@ -105,7 +133,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224, help="height and width of the example")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the table here too")
+    parser.add_argument("--against", type=Path, metavar="TREE", help="time another checkout too")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of both, with --against")
     arguments = parser.parse_args()
+    if arguments.against:
+        show([compared(name, arguments) for name in arguments.models or MODELS])
+        return
     torch.set_num_threads(1)
     rows = [time_export(name, arguments) for name in arguments.models or MODELS]
     show(rows)
