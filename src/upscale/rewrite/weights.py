@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -185,7 +186,7 @@ def _pointwise(layer: nn.Module, rows: int, columns: int) -> nn.Module:
 
 
 def _as_index(indices: Sequence[int], device: torch.device) -> Tensor:
-    return torch.tensor(indices, dtype=torch.long, device=device)
+    return torch.from_numpy(np.array(indices, dtype=np.int64)).to(device)
 
 
 def _zero_rest(tensor: Tensor, axis: int, columns: Sequence[int], kept: tuple[int, ...]) -> Tensor:
