@@ -2,6 +2,10 @@
 
 The weights of what is read beside are zero. So a read that would be a copy becomes a slice, or a
 copy of fewer runs.
+
+A layer wants places 0 1 2 4 5 9 of a tensor of ten: three runs, a copy. One gap is 1 wide (3), the
+other 3 (6 7 8). Filling the first leaves two runs, filling both one slice of ten. Each way costs
+what it fetches and what the wider layer computes more; the cheapest is taken, if it saves enough.
 """
 
 from __future__ import annotations
