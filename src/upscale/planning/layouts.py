@@ -4,7 +4,7 @@ One map per line, and one question asked of it: where do these positions lie now
 only selects from others has no layout of its own; it is looked through to where the data is.
 
 Say `a` keeps 2 and 0 of three channels, in that order, `b` both of its two, and `c = cat(a, b)`.
-Positions 0, 1, 2 of `c` are `a`'s, and 3, 4 are `b`'s. Who wants 0, 2 and 4 of `c` finds them at the
+Positions 0, 1, 2 of `c` are `a`'s, 3 and 4 `b`'s. Who wants 0, 2 and 4 of `c` finds them at the
 places 1 and 0 of `a` and 1 of `b`, and reads them as they lie, in the order 2, 0, 4.
 """
 
