@@ -178,6 +178,16 @@ class Plan:
         return self.report.frozen
 
     @property
+    def stayed(self) -> tuple[str, ...]:
+        """The weights whose pruned columns cannot leave and become zeros."""
+        return self.report.stayed
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """The weights that a selection names and no node reads."""
+        return self.report.unreached
+
+    @property
     def fixed(self) -> tuple[str, ...]:
         """The sizes of the inputs that the export takes for granted, and why."""
         return self.report.fixed
