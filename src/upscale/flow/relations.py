@@ -249,7 +249,7 @@ class Carry(_OfOneLine):
         """Every channel that is there: a reshape takes all of a tensor."""
         return np.flatnonzero(live[self.read]), False
 
-    def moved(self, sizes: Mapping[Line, int]) -> tuple[Positions, Positions] | None:
+    def moved(self, sizes: Mapping[Line, int]) -> tuple[Positions, Positions]:
         """A feature is taken from its channel."""
         features = np.arange(sizes[self.out])
         return np.zeros_like(features), self.channel(features, sizes[self.read])
