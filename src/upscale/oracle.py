@@ -105,10 +105,9 @@ def _applies_what_it_stores(layer: Any) -> bool:
 
 def _lost_outputs(layer: Any, kept: frozenset[int]) -> set[int]:
     """The output channels of a layer that keeps some rows of its weight."""
-    if getattr(layer, "transposed", False):
-        rows, outputs = layer.weight.shape[1], layer.weight.shape[1] * layer.groups
-    else:
-        rows = outputs = layer.weight.shape[0]
+    transposed = getattr(layer, "transposed", False)
+    rows = layer.weight.shape[1 if transposed else 0]
+    outputs = rows * layer.groups if transposed else rows
     return {channel for channel in range(outputs) if channel % rows not in kept}
 
 

@@ -85,7 +85,8 @@ class Judge:
         used = [calls[0], *sensible]
         items = list(self._items(used, ()))
         if any(item.wrong for item in items):
-            items = list(self._items(used, self._noise(calls)))
+            noise = [self._disturbed(calls, seed) for seed in range(NOISE_RUNS)]
+            items = list(self._items(used, noise))
         clear = [item for item in items if not item.blurred]
         worst = max(clear or items, key=_Item.order, default=_Item(0.0, self._tolerance, ""))
         answered = frozenset().union(*(own.inputs.answered for own in used))
@@ -134,14 +135,13 @@ class Judge:
                 disturbed = [run[at] for run in others if len(run) == len(theirs)]
                 yield self._item(one, other, disturbed, where)
         last = used[-1]
-        name = last.inputs.name
-        others_written = [run[name].buffers for run in noise if name in run]
+        runs = [run[last.inputs.name] for run in noise if last.inputs.name in run]
         for name, path in self._written(last):
             if path is None:
                 where = f"the export lacks the buffer {name}, to which the masked model writes"
                 yield _Item(float("inf"), self._tolerance, where)
                 continue
-            theirs = [self._cut(name, own[name]) for own in (last.theirs.buffers, *others_written)]
+            theirs = [self._cut(name, own.buffers[name]) for own in (last.theirs, *runs)]
             where = f"the buffer {name} after {len(used)} calls"
             yield self._item(last.ours.buffers[path], theirs[0], theirs[1:], where)
 
@@ -187,29 +187,26 @@ class Judge:
             whole = whole.index_select(axis, indices)
         return whole
 
-    def _noise(self, calls: Sequence[Comparison]) -> list[_Run]:
+    def _disturbed(self, calls: Sequence[Comparison], seed: int) -> _Run:
         """The masked model's calls again, with every weight and input off by one rounding."""
-        runs: list[_Run] = []
-        for seed in range(NOISE_RUNS):
-            run: _Run = {}
-            generator = torch.Generator().manual_seed(seed)
+        run: _Run = {}
+        generator = torch.Generator().manual_seed(seed)
 
-            def disturbed(leaf: Tensor, generator: torch.Generator = generator) -> Tensor:
-                wide = in_precision(leaf, self.theirs.precision)
-                if not is_inexact(wide):
-                    return wide
-                return (wide * (1 + self._eps * signs(wide, generator))).to(wide.dtype)
+        def off(leaf: Tensor) -> Tensor:
+            wide = in_precision(leaf, self.theirs.precision)
+            if not is_inexact(wide):
+                return wide
+            return (wide * (1 + self._eps * signs(wide, generator))).to(wide.dtype)
 
-            with Runner(self.masked, self.theirs.precision) as other:
-                other.disturb(list(other.weights), self._eps, seed)
-                for call in calls:
-                    try:
-                        outputs = other.call(call.inputs.example.map(disturbed))
-                    except Exception:  # a call that fails says nothing about rounding
-                        break
-                    run[call.inputs.name] = Result(outputs, other.buffers())
-            runs.append(run)
-        return runs
+        with Runner(self.masked, self.theirs.precision) as other:
+            other.disturb(list(other.weights), self._eps, seed)
+            for call in calls:
+                try:
+                    outputs = other.call(call.inputs.example.map(off))
+                except Exception:  # a call that fails says nothing about rounding
+                    break
+                run[call.inputs.name] = Result(outputs, other.buffers())
+        return run
 
 
 def _no_evidence(
