@@ -15,7 +15,7 @@ them shows as a difference. What both have to know is written down here once mor
 from __future__ import annotations
 
 import copy
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,11 +51,10 @@ def masked(
     tensor([0., 0.], grad_fn=<SliceBackward0>)
     """
     twin = copy.deepcopy(model)
-    zeros = {name: set(channels) for name, channels in (zero_after or {}).items()}
+    zeros = defaultdict(set, {name: set(lost) for name, lost in (zero_after or {}).items()})
     for selection in selections:
-        norms: Mapping[nn.Module, Sequence[str]] = {}
-        if selection.side == "output" and selection.after == "norm":
-            norms = _norms(model, example)
+        after_norms = selection.side == "output" and selection.after == "norm"
+        norms = _norms(model, example) if after_norms else {}
         for name, kept in selection.kept.items():
             layer = model.get_submodule(name)
             if selection.side == "input":
@@ -63,7 +62,7 @@ def masked(
                 continue
             lost = _lost_outputs(layer, frozenset(kept))
             for where in norms.get(layer, [name]):
-                zeros.setdefault(where, set()).update(lost)
+                zeros[where] |= lost
     for where, channels in zeros.items():
         twin.get_submodule(where).register_forward_hook(_ZeroOutputs(frozenset(channels)))
     return twin
@@ -106,10 +105,9 @@ def _applies_what_it_stores(layer: Any) -> bool:
 
 def _lost_outputs(layer: Any, kept: frozenset[int]) -> set[int]:
     """The output channels of a layer that keeps some rows of its weight."""
-    if getattr(layer, "transposed", False):
-        rows, outputs = layer.weight.shape[1], layer.weight.shape[1] * layer.groups
-    else:
-        rows = outputs = layer.weight.shape[0]
+    transposed = getattr(layer, "transposed", False)
+    rows = layer.weight.shape[1 if transposed else 0]
+    outputs = rows * layer.groups if transposed else rows
     return {channel for channel in range(outputs) if channel % rows not in kept}
 
 
@@ -196,7 +194,7 @@ class _Readers(TorchDispatchMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: Counter[str] = Counter()
-        self.made: dict[str, list[_Made]] = {}
+        self.made: dict[str, list[_Made]] = defaultdict(list)
         self._inside = [""]
         for name, module in model.named_modules():
             module.register_forward_pre_hook(lambda *_, name=name: self._enter(name))
@@ -213,7 +211,7 @@ class _Readers(TorchDispatchMode):
         if isinstance(module, LAYERS) and isinstance(output, Tensor):
             made = _Made(_channel_axis(module) % output.dim())
             setattr(output, MADE_BY, made)
-            self.made.setdefault(name, []).append(made)
+            self.made[name].append(made)
 
     def note(self, values: Any) -> None:
         """Note that some values are read here."""
@@ -253,7 +251,5 @@ def _norms(model: nn.Module, example: Example) -> dict[nn.Module, list[str]]:
 
 def _is_batch_norm(module: nn.Module) -> bool:
     """Whether a module is one of torch's own; what others do beside is not known."""
-    kind = type(module)
-    return issubclass(kind, nn.modules.batchnorm._BatchNorm) and kind.__module__.startswith(
-        "torch.nn."
-    )
+    torchs_own = type(module).__module__.startswith("torch.nn.")
+    return torchs_own and isinstance(module, nn.modules.batchnorm._BatchNorm)

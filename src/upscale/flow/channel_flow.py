@@ -94,3 +94,9 @@ class ChannelFlow:
         }
         for name, known in derived.items():
             object.__setattr__(self, name, known)
+
+    def unrelated(self, step: Step) -> list[Line]:
+        """The lines a step is given that none of its relations reads: it needs them whole."""
+        related = {line for relation in step.relations for line in relation.reads}
+        given = (line for value in step.reads for line in self.lines.get(value, ()))
+        return [line for line in given if line not in related]

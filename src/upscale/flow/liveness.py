@@ -15,7 +15,7 @@ import numpy as np
 
 from upscale.channels import Flags, Places, Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
-from upscale.flow.relations import Line, Pass, Select
+from upscale.flow.relations import Kept, Line, Live, Pass, Select
 from upscale.names import Parameter
 
 
@@ -30,7 +30,7 @@ class Liveness:
 
 def find_live(
     flow: ChannelFlow,
-    kept: Mapping[str, Positions],
+    kept: Kept,
     places: Places | None = None,
     whole: Mapping[int, int] | None = None,
 ) -> Liveness:
@@ -71,13 +71,7 @@ def _runs(step: Step, values: Set[str]) -> bool:
     return step.keeps or not step.makes or not values.isdisjoint(step.makes)
 
 
-def _pull(
-    flow: ChannelFlow,
-    step: Step,
-    kept: Mapping[str, Positions],
-    live: dict[Line, Flags],
-    values: set[str],
-) -> None:
+def _pull(flow: ChannelFlow, step: Step, kept: Kept, live: Live, values: set[str]) -> None:
     """Hand a step's needs on to what it reads."""
     for relation in reversed(step.relations):
         if relation.out is not None:
@@ -89,11 +83,8 @@ def _pull(
         relation.need(live, kept)
     if step.executed:
         values.update(step.reads)
-        covered = {line for relation in step.relations for line in relation.reads}
-        for value in () if step.shape_only else step.reads:
-            for line in flow.lines.get(value, ()):
-                if line not in covered:
-                    live[line][:] = True
+        for line in () if step.shape_only else flow.unrelated(step):
+            live[line][:] = True
     else:
         for relation in step.relations:
             if isinstance(relation, Select):

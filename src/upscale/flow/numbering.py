@@ -12,12 +12,10 @@ The numbers vary along the first axis alone: that is where the channels lie now,
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from upscale.capture import Call, Ref
 from upscale.channels import Positions
@@ -37,13 +35,8 @@ def numbers_after(call: Call, shape: tuple[int, ...], axis: int) -> list[Positio
 def run_on(call: Call, *tensors: Tensor) -> list[Tensor]:
     """The tensors that a call makes of others, in the place of those that it was given."""
     given = iter(tensors)
-
-    def filled(part: Any) -> Any:
-        if isinstance(part, (list, tuple)):
-            return type(part)(filled(inner) for inner in part)
-        return next(given) if isinstance(part, Ref) else part
-
-    result = call.overload(*filled(call.args), **{k: filled(v) for k, v in call.kwargs.items()})
+    args, kwargs = tree_map_only(Ref, lambda _: next(given), (call.args, dict(call.kwargs)))
+    result = call.overload(*args, **kwargs)
     return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import Liveness
-from upscale.flow.relations import Line
+from upscale.flow.relations import Kept, Line
 from upscale.names import Parameter
 
 
@@ -28,12 +28,12 @@ class Want:
     pinned: bool
 
 
-def columns_of(flow: ChannelFlow, kept: Mapping[str, Positions]) -> dict[str, Positions]:
+def columns_of(flow: ChannelFlow, kept: Kept) -> dict[str, Positions]:
     """The columns that every layer keeps: all, where nothing is said."""
     return {layer.layer: layer.columns_kept(kept) for _, layer in flow.layers}
 
 
-def wants_of(flow: ChannelFlow, live: Liveness, kept: Mapping[str, Positions]) -> tuple[Want, ...]:
+def wants_of(flow: ChannelFlow, live: Liveness, kept: Kept) -> tuple[Want, ...]:
     """Every read of every line, with what it needs."""
     return tuple(
         want
@@ -43,19 +43,12 @@ def wants_of(flow: ChannelFlow, live: Liveness, kept: Mapping[str, Positions]) -
     )
 
 
-def _wants_of_step(
-    flow: ChannelFlow, step: Step, live: Liveness, kept: Mapping[str, Positions]
-) -> Iterator[Want]:
-    covered = set()
+def _wants_of_step(flow: ChannelFlow, step: Step, live: Liveness, kept: Kept) -> Iterator[Want]:
     for relation in step.relations:
         for index, line in enumerate(relation.reads):
-            covered.add(line)
             if not isinstance(line.value, Parameter):
                 positions, pinned = relation.wants(index, live.lines, kept)
                 yield Want(step.node, line, positions, step.executed, pinned)
-    if step.executed:
-        for value in step.reads:
-            for line in flow.lines.get(value, ()):
-                if line not in covered:
-                    everything = np.arange(flow.sizes[line])
-                    yield Want(step.node, line, everything, step.executed, pinned=True)
+    for line in flow.unrelated(step) if step.executed else ():
+        everything = np.arange(flow.sizes[line])
+        yield Want(step.node, line, everything, executed=True, pinned=True)

@@ -72,10 +72,22 @@ Kept = Mapping[str, Positions]
 Known = Mapping[Line, Positions]
 
 
-class _Computes:
+class _Relates:
     """What holds of a relation unless it says otherwise."""
 
     __slots__ = ()
+    cuts: tuple[Line, ...] = ()
+    mixes: bool = False
+    needs_all: tuple[Line, ...] = ()
+
+    def _derive(self, **facts: object) -> None:
+        """Note facts that follow from the others, once."""
+        for name, fact in facts.items():
+            object.__setattr__(self, name, fact)
+
+    def tie(self, classes: Classes, known: Known, apart: Collection[Line]) -> Positions | None:
+        """It makes no line, or one whose classes are its own."""
+        return None
 
     def moved(self, sizes: Mapping[Line, int]) -> tuple[Positions, Positions] | None:
         """It computes."""
@@ -90,8 +102,20 @@ class _Computes:
         return None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _OfOneLine(_Relates):
+    """A relation of a result with one line read."""
+
+    out: Line
+    read: Line
+    reads: tuple[Line, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._derive(reads=(self.read,))
+
+
 @dataclass(frozen=True, slots=True)
-class Pass(_Computes):
+class Pass(_Relates):
     """Position i of the result depends on position i of every line read, parameters too.
 
     A `whole` pass mixes its positions but treats them alike (LayerNorm): all are needed, in
@@ -106,10 +130,9 @@ class Pass(_Computes):
     needs_all: tuple[Line, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mixes", self.whole)
-        object.__setattr__(self, "needs_all", (self.out,) if self.whole else ())
         parameters = tuple(line for line in self.reads if isinstance(line.value, Parameter))
-        object.__setattr__(self, "cuts", parameters)
+        needs_all = (self.out,) if self.whole else ()
+        self._derive(cuts=parameters, mixes=self.whole, needs_all=needs_all)
 
     def followed(self, origin: Positions) -> Positions | None:
         """Every position stays where it is."""
@@ -138,19 +161,17 @@ class Pass(_Computes):
 
 
 @dataclass(frozen=True, slots=True)
-class Absorb(_Computes):
+class Absorb(_Relates):
     """Every position of the line read is needed, in any order, and none is told apart after."""
 
     read: Line
     out: ClassVar[None] = None
-    cuts: ClassVar[tuple[Line, ...]] = ()
-    mixes: ClassVar[bool] = True
+    mixes: bool = field(init=False, repr=False)
     reads: tuple[Line, ...] = field(init=False, repr=False)
     needs_all: tuple[Line, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reads", (self.read,))
-        object.__setattr__(self, "needs_all", (self.read,))
+        self._derive(reads=(self.read,), needs_all=(self.read,), mixes=True)
 
     def need(self, live: Live, kept: Kept) -> None:
         """Everything."""
@@ -160,30 +181,17 @@ class Absorb(_Computes):
         """Everything."""
         return np.arange(len(live[self.read])), False
 
-    def tie(self, classes: Classes, known: Known, apart: Collection[Line]) -> Positions | None:
-        """It makes no line."""
-        return None
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fold(_Computes):
+class Fold(_OfOneLine):
     """Position i of the result depends on positions `table[i]` of the line read (GLU).
 
     The operation finds them by place: all first parts, then all second parts; or, `nested`,
     the parts of one position side by side.
     """
 
-    out: Line
-    read: Line
     table: Positions
     nested: bool
-    cuts: ClassVar[tuple[Line, ...]] = ()
-    mixes: ClassVar[bool] = False
-    needs_all: ClassVar[tuple[Line, ...]] = ()
-    reads: tuple[Line, ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reads", (self.read,))
 
     def wanted(self, layout: Positions) -> Positions:
         """The positions to read, in order, for a result of the given layout."""
@@ -207,8 +215,10 @@ class Fold(_Computes):
 
 
 @dataclass(frozen=True, slots=True)
-class Carry(_Computes):
+class Carry(_OfOneLine):
     """The line read merges with neighbouring axes (flatten): `outer` × channels × `inner`.
+
+    Features are classes of their own, which follow their channels (`carried_classes`).
 
     Two channels of 2 × 1 pixels become four features: 0 and 1 are of channel 0, 2 and 3 of 1.
 
@@ -217,17 +227,8 @@ class Carry(_Computes):
     ([0, 0, 1, 1], [2, 3])
     """
 
-    out: Line
-    read: Line
     outer: int
     inner: int
-    cuts: ClassVar[tuple[Line, ...]] = ()
-    mixes: ClassVar[bool] = False
-    needs_all: ClassVar[tuple[Line, ...]] = ()
-    reads: tuple[Line, ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reads", (self.read,))
 
     def channel(self, features: Positions, size: int) -> Positions:
         """The channel, of `size`, that each feature is part of."""
@@ -248,18 +249,14 @@ class Carry(_Computes):
         """Every channel that is there: a reshape takes all of a tensor."""
         return np.flatnonzero(live[self.read]), False
 
-    def moved(self, sizes: Mapping[Line, int]) -> tuple[Positions, Positions] | None:
+    def moved(self, sizes: Mapping[Line, int]) -> tuple[Positions, Positions]:
         """A feature is taken from its channel."""
         features = np.arange(sizes[self.out])
         return np.zeros_like(features), self.channel(features, sizes[self.read])
 
-    def tie(self, classes: Classes, known: Known, apart: Collection[Line]) -> Positions | None:
-        """Features are classes of their own, which follow their channels (`carried`)."""
-        return None
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reduce(_Computes):
+class Reduce(_OfOneLine):
     """A convolution or linear: columns contract the line read, rows make the result's line.
 
     With groups, column k of group g contracts position `g * columns + k`. `beside` are the
@@ -268,8 +265,6 @@ class Reduce(_Computes):
     depthwise: position i of the result sees position i alone.
     """
 
-    out: Line
-    read: Line
     layer: str
     weight: str
     row_axis: int
@@ -278,21 +273,18 @@ class Reduce(_Computes):
     rows: int
     groups: int
     beside: tuple[Line, ...]
-    reads: tuple[Line, ...] = field(init=False, repr=False)
     cuts: tuple[Line, ...] = field(init=False, repr=False)
     channelwise: bool = field(init=False, repr=False)
     mixes: bool = field(init=False, repr=False)
-    needs_all: ClassVar[tuple[Line, ...]] = ()
     name: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reads", (self.read,))
         name = self.layer.name if isinstance(self.layer, Parameter) else self.layer
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "cuts", (Line(self.weight, self.row_axis), *self.beside))
+        cuts = (Line(self.weight, self.row_axis), *self.beside)
         depthwise = self.groups > 1 and self.columns == 1 and self.rows == self.groups
-        object.__setattr__(self, "channelwise", depthwise)
-        object.__setattr__(self, "mixes", not depthwise)
+        self._derive(
+            reads=(self.read,), name=name, cuts=cuts, channelwise=depthwise, mixes=not depthwise
+        )
 
     def columns_kept(self, kept: Kept) -> Positions:
         """The columns of its weight that a selection keeps."""
@@ -338,7 +330,7 @@ class Reduce(_Computes):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Select(_Computes):
+class Select(_Relates):
     """Position i of the result is position `position[i]` of `reads[operand[i]]`.
 
     Operand -1 is zero. Nothing runs for a select: its readers fetch what they want from where
@@ -352,9 +344,6 @@ class Select(_Computes):
     position: Positions
     joined: bool = False
     borrowed: Flags | None = None
-    cuts: ClassVar[tuple[Line, ...]] = ()
-    mixes: ClassVar[bool] = False
-    needs_all: ClassVar[tuple[Line, ...]] = ()
 
     def need(self, live: Live, kept: Kept) -> None:
         """What the needed positions are taken from."""

@@ -6,10 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.relations import Carry, Line
+from upscale.flow.relations import Carry
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +26,14 @@ class Segment:
 def find_segments(flow: ChannelFlow) -> tuple[Segment, ...]:
     """The segments of a flow: start at a producer, add consumers, their producers, and so on."""
     carried = carried_classes(flow)
-    makers: dict[int, set[str]] = defaultdict(set)
-    readers: dict[int, set[str]] = defaultdict(set)
-
-    def channels(line: Line) -> set[int]:
-        return {carried.get(c, c) for c in flow.classes[line].tolist()}
-
-    for _, relation in flow.layers:
-        if not relation.channelwise:
-            for channel in channels(relation.out):
-                makers[channel].add(relation.name)
-            if relation.read in flow.classes:
-                for channel in channels(relation.read):
-                    readers[channel].add(relation.name)
-    return _connected(makers, readers)
+    ends: dict[int, set[tuple[str, str]]] = defaultdict(set)
+    for _, layer in flow.layers:
+        sides = (("producer", layer.out), ("consumer", layer.read))
+        for role, line in () if layer.channelwise else sides:
+            for channel in flow.classes[line].tolist() if line in flow.classes else ():
+                ends[carried.get(channel, channel)].add((role, layer.name))
+    made = {channel: own for channel, own in ends.items() if "producer" in dict(own)}
+    return _connected(made)
 
 
 def carried_classes(flow: ChannelFlow) -> dict[int, int]:
@@ -50,26 +42,19 @@ def carried_classes(flow: ChannelFlow) -> dict[int, int]:
     for step in flow.steps:
         for relation in step.relations:
             if isinstance(relation, Carry):
-                features = np.arange(flow.sizes[relation.out])
-                channels = relation.channel(features, flow.sizes[relation.read])
+                _, channels = relation.moved(flow.sizes)
                 sources = flow.classes[relation.read][channels].tolist()
-                for feature, source in zip(
-                    flow.classes[relation.out].tolist(), sources, strict=True
-                ):
+                features = flow.classes[relation.out].tolist()
+                for feature, source in zip(features, sources, strict=True):
                     carried[feature] = carried.get(source, source)
     return carried
 
 
-def _connected(
-    makers: Mapping[int, set[str]], readers: Mapping[int, set[str]]
-) -> tuple[Segment, ...]:
+def _connected(ends: Mapping[int, set[tuple[str, str]]]) -> tuple[Segment, ...]:
     """Join channels that share a producer or a consumer, each in its role."""
     links: dict[tuple[str, str], set[int]] = defaultdict(set)
-    ends: dict[int, set[tuple[str, str]]] = {}
-    for channel, producers in makers.items():
-        ends[channel] = {("producer", p) for p in producers}
-        ends[channel] |= {("consumer", c) for c in readers.get(channel, ())}
-        for end in ends[channel]:
+    for channel, own in ends.items():
+        for end in own:
             links[end].add(channel)
     segments, seen = [], set()
     for channel in sorted(ends):
@@ -83,10 +68,8 @@ def _connected(
                 found.add(end)
                 front += links[end] - seen
                 seen |= links[end]
-        segments.append(
-            Segment(
-                tuple(sorted(name for role, name in found if role == "producer")),
-                tuple(sorted(name for role, name in found if role == "consumer")),
-            )
-        )
+        ordered = sorted(found)
+        making = tuple(name for role, name in ordered if role == "producer")
+        reading = tuple(name for role, name in ordered if role == "consumer")
+        segments.append(Segment(making, reading))
     return tuple(segments)

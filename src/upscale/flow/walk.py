@@ -17,19 +17,9 @@ import numpy as np
 
 from upscale.capture import Call
 from upscale.channels import Positions
+from upscale.flow import relations
 from upscale.flow.classes import Classes
-from upscale.flow.relations import (
-    GRID,
-    Absorb,
-    Carry,
-    Fold,
-    HeadGrid,
-    Line,
-    Pass,
-    Reduce,
-    Relation,
-    Select,
-)
+from upscale.flow.relations import GRID, HeadGrid, Line, Reduce, Relation
 from upscale.names import Parameter
 
 if TYPE_CHECKING:
@@ -41,11 +31,8 @@ class Declined(Exception):
 
 
 class Unlined(Exception):
-    """A node reduces, after other operations within it, an axis that is no line yet."""
-
-    def __init__(self, line: Line) -> None:
-        super().__init__()
-        self.line = line
+    """A node reduces, after other operations within it, an axis that is no line yet: its
+    argument."""
 
 
 class Walk:
@@ -151,20 +138,20 @@ class Walk:
         """
         if reads[0] in self.blocks:
             self.blocks[out] = self.blocks[reads[0]]
-        self._hold(Pass(out, tuple(dict.fromkeys(reads)), whole))
+        self._hold(relations.Pass(out, tuple(dict.fromkeys(reads)), whole))
 
     def absorbs(self, read: Line) -> None:
         """All positions are needed, in any order, and none is told apart after."""
-        self._hold(Absorb(read))
+        self._hold(relations.Absorb(read))
 
     def folds(self, out: Line, read: Line, table: Positions, *, nested: bool) -> None:
         """Position i of the result depends on positions `table[i]` of the line read."""
-        self._hold(Fold(out, read, table, nested))
+        self._hold(relations.Fold(out, read, table, nested))
 
     def carries(self, out: Line, read: Line, position: Positions) -> None:
         """A line merges with neighbouring axes; `position` is the channel each feature is of."""
         outer, inner = _pattern(position, self.shape(read.value)[read.axis])
-        self._hold(Carry(out, read, outer, inner))
+        self._hold(relations.Carry(out, read, outer, inner))
 
     def reduces(
         self,
@@ -183,11 +170,11 @@ class Walk:
         """
         if not self.made.isdisjoint(bias):
             raise Declined("its bias is computed within")
-        rows, columns = self.shape(weight)[row_axis], self.shape(weight)[column_axis]
-        beside = tuple(Line(value, 0) for value in bias)
         if read not in self.known and read.value in self.inner:
             raise Unlined(read)
         layer = weight if isinstance(weight, Parameter) else self._layer_behind(weight)
+        rows, columns = self.shape(weight)[row_axis], self.shape(weight)[column_axis]
+        beside = tuple(Line(value, 0) for value in bias)
         self._hold(
             Reduce(out, read, layer, weight, row_axis, column_axis, columns, rows, groups, beside)
         )
@@ -209,7 +196,7 @@ class Walk:
             raise Declined("channels lie along more than one axis")
         for line in reads:
             self.line(line)
-        self._hold(Select(out, tuple(reads), operand, position, joined))
+        self._hold(relations.Select(out, tuple(reads), operand, position, joined))
 
     def takes(self, out: Line, read: Line, position: Positions, *, joined: bool = False) -> None:
         """Position i of the result is position `position[i]` of one line, and nothing else."""

@@ -15,14 +15,5 @@ from upscale.masking.masks import (
 )
 from upscale.masking.norms import find_norms
 
-__all__ = [
-    "check",
-    "find_norms",
-    "held_channels",
-    "hold_output",
-    "hold_outputs",
-    "mask",
-    "outputs_gone",
-    "released",
-    "zeroed",
-]
+__all__ = ["check", "held_channels", "hold_output", "hold_outputs", "mask", "outputs_gone"]
+__all__ += ["find_norms", "released", "zeroed"]

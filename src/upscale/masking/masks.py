@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from upscale.errors import SelectionError
 from upscale.masking.hooks import HoldComputed, HoldOutput, HoldStored, not_kept, rows_of
-from upscale.model.layers import (
-    column_axis,
-    columns,
-    computes_weight,
-    layers,
-    weight_names,
-    weight_of,
-)
+from upscale.model import layers
+from upscale.model.layers import column_axis, computes_weight, weight_of
 from upscale.selected.selection import Selection, check_kind, check_selection
+
+# The BatchNorms that belong to each layer.
+Norms = Mapping[str, tuple[str, ...]]
 
 
 def check(model: nn.Module, selection: Selection) -> None:
@@ -26,14 +24,13 @@ def check(model: nn.Module, selection: Selection) -> None:
     check_kind(selection)
     axis = column_axis if selection.side == "input" else (lambda layer: 1 - column_axis(layer))
     sizes = {
-        name: int(weight_of(layer).shape[axis(layer)]) for name, layer in layers(model).items()
+        name: int(weight_of(layer).shape[axis(layer)])
+        for name, layer in layers.layers(model).items()
     }
-    check_selection(selection, sizes, weight_names(model))
+    check_selection(selection, sizes, layers.weight_names(model))
 
 
-def mask(
-    model: nn.Module, selection: Selection, norms: Mapping[str, tuple[str, ...]] | None = None
-) -> nn.Module:
+def mask(model: nn.Module, selection: Selection, norms: Norms | None = None) -> nn.Module:
     """A copy of a model in which everything that the selection prunes is zero, and stays so.
 
     The masks are applied again before every call, so the copy can be trained, saved and
@@ -61,14 +58,16 @@ def mask(
 
 
 def outputs_gone(
-    model: nn.Module, selection: Selection, norms: Mapping[str, tuple[str, ...]] | None = None
+    model: nn.Module, selection: Selection, norms: Norms | None = None
 ) -> dict[str, tuple[int, ...]]:
     """The channels that an output selection makes zero, by the module after which they are."""
-    gone: dict[str, set[int]] = {}
+    gone: dict[str, set[int]] = defaultdict(set)
     for name, kept in selection.kept.items():
+        # The groups of a transposed convolution share the rows of its weight.
+        rows, times = rows_of(model.get_submodule(name))
+        channels = torch.arange(times)[:, None] * rows + not_kept(rows, tuple(kept))
         for where in (norms or {}).get(name, (name,)):
-            channels = _gone_outputs(model.get_submodule(name), tuple(kept))
-            gone.setdefault(where, set()).update(channels.tolist())
+            gone[where].update(channels.flatten().tolist())
     return {where: tuple(sorted(channels)) for where, channels in gone.items()}
 
 
@@ -115,16 +114,10 @@ def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
     return bare, gone
 
 
-def _gone_outputs(layer: nn.Module, kept: tuple[int, ...]) -> Tensor:
-    """The output channels of a layer that go with rows of its weight; groups may share rows."""
-    rows, times = rows_of(layer)
-    return (torch.arange(times)[:, None] * rows + not_kept(rows, kept)).flatten()
-
-
 def zeroed(model: nn.Module) -> Selection:
     """The selection that a model's own weights show: columns that are not all zero are kept."""
     kept: dict[str, tuple[int, ...]] = {}
-    for name, layer in layers(model).items():
+    for name, layer in layers.layers(model).items():
         if weight_of(layer).is_meta:
             raise SelectionError(
                 f"{name} is on the meta device and has no values to read zeros from; "
@@ -132,6 +125,6 @@ def zeroed(model: nn.Module) -> Selection:
             )
         by_column = weight_of(layer).detach().movedim(column_axis(layer), 0).flatten(1)
         alive = (by_column != 0).any(dim=1).nonzero().flatten().tolist()
-        if len(alive) < columns(layer) and not computes_weight(layer):
+        if len(alive) < layers.columns(layer) and not computes_weight(layer):
             kept[name] = tuple(alive)
     return Selection(kept=kept, side="input")

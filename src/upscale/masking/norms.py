@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -75,8 +74,7 @@ def _beside_the_channels(model: nn.Module, example: Any, linear: list[str]) -> l
     return [name for name in linear if dims.get(name, 2) > 2]
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(NamedTuple):
     """One call of a module; `key` tells it from its other calls."""
 
     module: str
@@ -101,9 +99,7 @@ class _Calls:
     def norm_after(self, call: _Call) -> str | None:
         """The BatchNorm that alone reads what a call makes, and nothing else."""
         readers = {reader for node in self.nodes[call] for reader in self._readers(node, call)}
-        if len(readers) != 1:
-            return None
-        (reader,) = readers
+        reader = readers.pop() if len(readers) == 1 else None
         if reader is None or not _is_norm(norm := self.modules[reader.module]):
             return None
         return reader.module if self._times[id(norm)] == 1 else None
@@ -123,10 +119,9 @@ class _Calls:
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 return not module.training
             return type(module) is nn.Identity
-        dropout = "dropout" in getattr(node.target, "__name__", "")
-        return node.target is torch.ops.aten.alias.default or (
-            dropout and node.kwargs.get("training") is False
-        )
+        if "dropout" in getattr(node.target, "__name__", ""):
+            return node.kwargs.get("training") is False
+        return node.target is torch.ops.aten.alias.default
 
 
 def _query(node: fx.Node) -> str:

@@ -18,13 +18,5 @@ because a rule is added, so what it says of operations (which of them are spelli
 which write statistics that their schemas hide) stays there.
 """
 
-from upscale.ops import (  # noqa: F401 (they fill the table)
-    attend,
-    contract,
-    fold,
-    move,
-    normalise,
-    pointwise,
-    reduce,
-    space,
-)
+# They fill the table.
+from upscale.ops import attend, contract, fold, move, normalise, pointwise, reduce, space  # noqa: F401

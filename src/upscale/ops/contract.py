@@ -10,48 +10,46 @@ from upscale.ops.table import Call, Declined, Known, Line, Operands, Operation, 
 
 def convolution(call: Call, walk: Walk) -> None:
     """Contracts axis 1 of its input with axis 1 of its weight."""
-    _convolution(call, walk, row_axis=0, column_axis=1)
+    _convolution(call, walk, row_axis=0)
 
 
 def conv_transpose(call: Call, walk: Walk) -> None:
     """Contracts axis 1 of its input with axis 0 of its weight."""
     if call.arguments.get("groups") != 1:
         raise Declined("a grouped transposed convolution tells its groups apart by place")
-    _convolution(call, walk, row_axis=1, column_axis=0)
+    _convolution(call, walk, row_axis=1)
 
 
-def _convolution(call: Call, walk: Walk, *, row_axis: int, column_axis: int) -> None:
-    read, weight, *bias = call.named("input", "weight", "bias")
+def _convolution(call: Call, walk: Walk, *, row_axis: int) -> None:
+    read, weight = call.named("input", "weight")
     # A single image comes without the axis of images.
     channel = len(walk.shape(read)) - len(walk.shape(weight)) + 1
     lines = walk.lines_only_along(read, 0, channel)
     if channel and Line(read, 0) in lines:
         walk.ties(Line(call.outs[0], 0), [Line(read, 0)])
-    walk.reduces(
-        Line(call.outs[0], channel),
-        Line(read, channel),
-        weight=weight,
-        row_axis=row_axis,
-        column_axis=column_axis,
-        groups=call.arguments["groups"],
-        bias=bias,
-    )
+    _contraction(call, walk, channel, row_axis=row_axis, groups=call.arguments["groups"])
 
 
 def linear(call: Call, walk: Walk) -> None:
     """Contracts the last axis of its input with axis 1 of its weight; other axes pass."""
-    read, weight, *bias = call.named("input", "weight", "bias")
+    (read,) = call.named("input")
     last = len(walk.shape(read)) - 1
     for line in walk.lines(read):
         if line.axis != last:
             walk.ties(Line(call.outs[0], line.axis), [line])
+    _contraction(call, walk, last, row_axis=0, groups=1)
+
+
+def _contraction(call: Call, walk: Walk, axis: int, *, row_axis: int, groups: int) -> None:
+    """The weight contracts one axis of the input, and its rows make that of the result."""
+    read, weight, *bias = call.named("input", "weight", "bias")
     walk.reduces(
-        Line(call.outs[0], last),
-        Line(read, last),
+        Line(call.outs[0], axis),
+        Line(read, axis),
         weight=weight,
-        row_axis=0,
-        column_axis=1,
-        groups=1,
+        row_axis=row_axis,
+        column_axis=1 - row_axis,
+        groups=groups,
         bias=bias,
     )
 

@@ -10,16 +10,9 @@ import numpy as np
 import torch
 
 from upscale.channels import Positions
+from upscale.flow import spread as spreading
 from upscale.flow.numbering import numbers_after
-from upscale.flow.spread import (
-    SPREAD,
-    becomes_spread,
-    permute_spread,
-    pick_spread,
-    reshape_spread,
-    split,
-    spread_alone,
-)
+from upscale.flow.spread import permute_spread, pick_spread, reshape_spread
 from upscale.names import Parameter
 from upscale.ops.operands import same
 from upscale.ops.pointwise import pointwise
@@ -35,11 +28,11 @@ def movement(lines: FlowRule, spread: SpreadRule | None = None) -> FlowRule:
     def moves(call: Call, walk: Walk) -> None:
         if call.arguments.get("dtype") is not None:
             raise Declined("it reads the bits of another type")
-        value = spread_alone(call, walk)
+        value = spreading.spread_alone(call, walk)
         if value is None:
             lines(call, walk)
         elif spread is None:
-            raise Declined(SPREAD)
+            raise Declined(spreading.SPREAD)
         else:
             spread(call, walk, value)
 
@@ -97,7 +90,8 @@ def _landings(
         shape = walk.shape(line.value)
         (numbers,) = numbers_after(call, shape, line.axis)
         varying = [axis for axis, length in enumerate(numbers.shape) if length > 1]
-        heads = split(line, shape, walk.shape(out)) if splits and len(varying) > 1 else None
+        cut_up = splits and len(varying) > 1
+        heads = spreading.split(line, shape, walk.shape(out)) if cut_up else None
         if shape[line.axis] == 1:
             walk.absorbs(line)
         elif len(varying) == 1:
@@ -107,7 +101,7 @@ def _landings(
         elif heads is None or len(walk.lines(line.value)) > 1:
             raise Declined(f"{call.op} spreads channels over several axes")
         else:
-            becomes_spread(walk, out, heads)
+            spreading.becomes_spread(walk, out, heads)
 
 
 def joined(call: Call, walk: Walk) -> None:
@@ -150,11 +144,8 @@ def _lines_along(call: Call, walk: Walk, values: Sequence[str]) -> list[Line]:
     values = list(dict.fromkeys(values))
     rank = len(walk.shape(values[0]))
     after = len(walk.shape(call.outs[0])) if call.outs else rank
-    dims = (
-        call.arguments.get("dim")
-        if call.arguments.get("dims") is None
-        else call.arguments.get("dims")
-    )
+    dims = call.arguments.get("dims")
+    dims = call.arguments.get("dim") if dims is None else dims
     if dims in ([], None):
         raise Declined(f"{call.op} over all axes at once")
     touched = {dim % max(rank, after) for dim in ([dims] if isinstance(dims, int) else dims)}
@@ -167,29 +158,15 @@ def _lines_along(call: Call, walk: Walk, values: Sequence[str]) -> list[Line]:
     return along
 
 
-register(
-    "reshape",
-    Operation(flow=movement(reshaped, reshape_spread), constants=same, resizes=True, stored=True),
-)
-register(
-    "view _unsafe_view",
-    Operation(flow=movement(viewed, reshape_spread), constants=same, resizes=True, stored=True),
-)
-register(
-    "expand",
-    Operation(flow=expanded, constants=same, broadcasts=True, resizes=True, stored=True),
-)
+def _moving(names: str, lines: FlowRule, spread: SpreadRule | None = None, **facets: bool) -> None:
+    flow = movement(lines, spread)
+    register(names, Operation(flow=flow, constants=same, stored=True, **facets))
+
+
+_moving("reshape", reshaped, reshape_spread, resizes=True)
+_moving("view _unsafe_view", viewed, reshape_spread, resizes=True)
 # Spread channels are found behind a copy as they lay before it.
-register(
-    "clone contiguous",
-    Operation(flow=movement(pointwise, permute_spread), constants=same, hands_on=True, stored=True),
-)
-
-
-def _moving(names: str, lines: FlowRule, spread: SpreadRule | None = None) -> None:
-    register(names, Operation(flow=movement(lines, spread), constants=same, stored=True))
-
-
+_moving("clone contiguous", pointwise, permute_spread, hands_on=True)
 _moving("flatten unflatten", reshaped, reshape_spread)
 _moving("squeeze", rearranged, reshape_spread)
 _moving("permute transpose swapaxes swapdims movedim", rearranged, permute_spread)
@@ -202,3 +179,6 @@ _moving("select unbind", picked, pick_spread)
 _moving("index_select", picked)
 _moving("split chunk slice narrow", cut, pick_spread)
 _moving("split_with_sizes tensor_split roll flip", cut)
+register(
+    "expand", Operation(flow=expanded, constants=same, broadcasts=True, resizes=True, stored=True)
+)

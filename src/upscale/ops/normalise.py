@@ -10,11 +10,11 @@ STATISTICS = ("running_mean", "running_var")
 PARAMETERS = ("weight", "bias")
 
 
-def batch_norm(call: Call, walk: Walk) -> None:
-    """Each channel has its own statistics and parameters."""
+def batch_norm(call: Call, walk: Walk, *, whole: bool = False) -> None:
+    """Each channel has its own statistics and parameters; `whole` if all are mixed alike."""
     for line in walk.lines_only_along(call.reads[0], 1):
         beside = [Line(value, 0) for value in call.named(*PARAMETERS, *STATISTICS)]
-        walk.ties(Line(call.outs[0], 1), [line, *beside])
+        walk.ties(Line(call.outs[0], 1), [line, *beside], whole=whole)
 
 
 def layer_norm(call: Call, walk: Walk) -> None:
@@ -29,11 +29,9 @@ def layer_norm(call: Call, walk: Walk) -> None:
 
 def group_norm(call: Call, walk: Walk) -> None:
     """One group mixes all channels alike; more groups are told apart by place."""
-    for line in walk.lines_only_along(call.reads[0], 1):
-        if call.arguments.get("num_groups") != 1:
-            raise Declined("group_norm mixes channels within its groups")
-        beside = [Line(value, 0) for value in call.named(*PARAMETERS)]
-        walk.ties(Line(call.outs[0], 1), [line, *beside], whole=True)
+    if walk.lines_only_along(call.reads[0], 1) and call.arguments.get("num_groups") != 1:
+        raise Declined("group_norm mixes channels within its groups")
+    batch_norm(call, walk, whole=True)
 
 
 def scaled_and_shifted(operands: Operands) -> Known:

@@ -16,13 +16,10 @@ def pointwise(call: Call, walk: Walk) -> None:
         stays_spread(walk, out, spread, walk.splits[spread].grid.axes)
         return
     shape = walk.shape(out)
+    lacking = {value: len(shape) - len(walk.shape(value)) for value in call.reads}
     for axis, size in enumerate(shape):
-        aligned = [
-            Line(value, axis - len(shape) + len(walk.shape(value)))
-            for value in call.reads
-            if axis - len(shape) + len(walk.shape(value)) >= 0
-        ]
-        reads = [line for line in aligned if walk.shape(line.value)[line.axis] == size]
+        aligned = [Line(value, axis - lacking[value]) for value in call.reads]
+        reads = [x for x in aligned if x.axis >= 0 and walk.shape(x.value)[x.axis] == size]
         if any(line in walk.lines(line.value) for line in reads):
             walk.ties(Line(out, axis), reads)
 
@@ -51,9 +48,8 @@ def product(operands: Operands) -> Known:
 
 def quotient(operands: Operands) -> Known:
     """A quotient; one that is rounded jumps."""
-    return (
-        operands.nothing if operands.call.arguments.get("rounding_mode") else elementwise(operands)
-    )
+    rounded = operands.call.arguments.get("rounding_mode")
+    return operands.nothing if rounded else elementwise(operands)
 
 
 def cast(operands: Operands) -> Known:

@@ -39,10 +39,8 @@ def _grow(call: Call, walk: Walk, line: Line, before: int, after: int) -> None:
     if min(before, after) < 0:
         raise Declined("crops channels by negative padding")
     size = walk.shape(line.value)[line.axis]
-    position = np.concatenate(
-        (np.full(before, -1), np.arange(size), np.full(after, -1)), dtype=np.int64
-    )
-    operand = np.where(position < 0, -1, 0)
+    position = np.pad(np.arange(size), (before, after), constant_values=-1)
+    operand = np.minimum(position, 0)
     walk.selects(Line(call.outs[0], line.axis), [line], operand, position, joined=True)
 
 

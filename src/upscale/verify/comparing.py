@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -11,20 +11,17 @@ from torch import nn
 from upscale.capture import Example
 from upscale.errors import VerificationError
 from upscale.verify.judging import Comparison, Judge, Result
-from upscale.verify.responding import touched, without_gradients
+from upscale.verify.responding import Layers, touched
 from upscale.verify.result import Verified
 from upscale.verify.running import Runner
-from upscale.verify.trying import Inputs, Layers, find_inputs, finite_share, makes_sense
+from upscale.verify.trying import Inputs, find_inputs, finite_share, makes_sense
 
 FLOAT32_EPS = torch.finfo(torch.float32).eps
+Maker = Callable[[], nn.Module]
 
 
 def compare(
-    exported: nn.Module,
-    masked: nn.Module,
-    example: Example,
-    *,
-    unrounded: Callable[[], nn.Module] | None = None,
+    exported: nn.Module, masked: nn.Module, example: Example, *, unrounded: Maker | None = None
 ) -> Verified:
     """Run both models on the example and on inputs drawn like it, and compare what they return
     and what they write to their buffers.
@@ -34,22 +31,17 @@ def compare(
     from float64 weights, where the export had to round what it computed from them.
     """
     touches = touched(exported, masked)
-    asked, inputs = tuple(touches), _inputs(masked, example, touches)
-    for precision in _wider_precisions(masked, example):
-        found = _Pair(unrounded or (lambda: exported), masked, inputs, asked, precision).compared()
+    inputs = _inputs(masked, example, touches)
+    for precision in (*_wider_precisions(masked, example), None):
+        make = unrounded if unrounded and precision else (lambda: exported)
+        found = _compared(make, masked, inputs, tuple(touches), precision)
         if found is not None:
             return found
-    found = _Pair(lambda: exported, masked, inputs, asked, None).compared()
-    assert found is not None  # their own precision is never too wide
-    return found
+    raise AssertionError("their own precision is never too wide")
 
 
 def verify(
-    exported: nn.Module,
-    masked: nn.Module,
-    example: Example,
-    *,
-    unrounded: Callable[[], nn.Module] | None = None,
+    exported: nn.Module, masked: nn.Module, example: Example, *, unrounded: Maker | None = None
 ) -> Verified:
     """Compare two models and raise if they differ by more than rounding."""
     verified = compare(exported, masked, example, unrounded=unrounded)
@@ -92,61 +84,57 @@ def failure(which: str, error: Exception) -> VerificationError:
     return VerificationError(f"the {which} fails on the example: {told[0]}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two models to compare on some inputs in some precision."""
+def _compared(
+    make: Maker,
+    masked: nn.Module,
+    inputs: Sequence[Inputs],
+    asked: tuple[str, ...],
+    precision: torch.dtype | None,
+) -> Verified | None:
+    """What was found in some precision; `None` if it is too wide for one of the two."""
+    with Runner(masked, precision) as theirs:
+        expected = _called("masked model", theirs, inputs)
+    if expected is None:
+        return None
+    exported = make()
+    with Runner(exported, precision) as ours:
+        results = _called("export", ours, [replace(taken, spare=False) for taken, _ in expected])
+    if results is None:
+        return None
+    calls = [
+        Comparison(taken, theirs_made, ours_made)
+        for (taken, theirs_made), (_, ours_made) in zip(expected, results, strict=False)
+    ]
+    # What an export says of its buffers: which channels they are of. All else is computed.
+    cuts = plan.weights.cuts if (plan := getattr(exported, "meta", {}).get("plan")) else {}
+    return Judge(masked, exported, cuts, theirs, ours).judged(calls, asked)
 
-    exported: Callable[[], nn.Module]
-    masked: nn.Module
-    inputs: Sequence[Inputs]
-    asked: tuple[str, ...]
-    precision: torch.dtype | None
 
-    def compared(self) -> Verified | None:
-        """What was found; `None` if this precision is too wide for one of the two."""
-        with Runner(self.masked, self.precision) as theirs:
-            expected = self._called("masked model", theirs, self.inputs)
-        if expected is None:
-            return None
-        exported = self.exported()
-        with Runner(exported, self.precision) as ours:
-            taken = [replace(inputs, spare=False) for inputs, _ in expected]
-            results = self._called("export", ours, taken)
-        if results is None:
-            return None
-        calls = [
-            Comparison(inputs, theirs_made, ours_made)
-            for (inputs, theirs_made), (_, ours_made) in zip(expected, results, strict=False)
-        ]
-        # What an export says of its buffers: which channels they are of. All else is computed.
-        cuts = plan.weights.cuts if (plan := getattr(exported, "meta", {}).get("plan")) else {}
-        return Judge(self.masked, exported, cuts, theirs, ours).judged(calls, self.asked)
+def _called(
+    which: str, runner: Runner, wanted: Sequence[Inputs]
+) -> list[tuple[Inputs, Result]] | None:
+    """What each call came to, up to one that fails; `None` if the precision is too wide.
 
-    def _called(
-        self, which: str, runner: Runner, wanted: Sequence[Inputs]
-    ) -> list[tuple[Inputs, Result]] | None:
-        """What each call came to, up to one that fails; `None` if the precision is too wide.
-
-        Spare inputs may be refused, and are left out once something beside the example told.
-        """
-        results: list[tuple[Inputs, Result]] = []
-        told = False
-        for inputs in wanted:
-            if inputs.spare and told:
+    Spare inputs may be refused, and are left out once something beside the example told.
+    """
+    results: list[tuple[Inputs, Result]] = []
+    told = False
+    for inputs in wanted:
+        if inputs.spare and told:
+            continue
+        before = runner.buffers()
+        try:
+            outputs = runner.call(inputs.example)
+        except Exception as error:  # it may refuse drawn inputs, but not the example
+            if results and inputs.spare:
+                runner.restore(before)
                 continue
-            before = runner.buffers()
-            try:
-                outputs = without_gradients(runner, inputs.example)
-            except Exception as error:  # it may refuse drawn inputs, but not the example
-                if results and inputs.spare:
-                    runner.restore(before)
-                    continue
-                if results:
-                    break
-                if self.precision is None:
-                    raise failure(which, error) from error
-                return None
             if results:
-                told = told or makes_sense(outputs, finite_share(results[0][1].outputs))
-            results.append((inputs, Result(outputs, runner.buffers())))
-        return None if self.precision is not None and runner.watch.narrows else results
+                break
+            if runner.precision is None:
+                raise failure(which, error) from error
+            return None
+        if results:
+            told = told or makes_sense(outputs, finite_share(results[0][1].outputs))
+        results.append((inputs, Result(outputs, runner.buffers())))
+    return None if runner.precision is not None and runner.watch.narrows else results

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,16 +36,14 @@ def drawn(example: Example, draw: Draw, generator: torch.Generator) -> Example:
     zero it becomes two, since nothing can be seen on nothing.
     """
 
-    def change(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        size = [length or SMALL_BATCH for length in leaf.shape]
-        if leaf.is_complex():
-            parts = torch.view_as_real(leaf.detach())
+    def change(tensor: Tensor) -> Tensor:
+        like, size = tensor.detach(), [length or SMALL_BATCH for length in tensor.shape]
+        if like.is_complex():
+            parts = torch.view_as_real(like)
             return torch.view_as_complex(_floats(parts, [*size, 2], draw, generator))
-        if leaf.is_floating_point():
-            return _floats(leaf.detach(), size, draw, generator)
-        return _shown(leaf.detach(), size, generator)
+        if like.is_floating_point():
+            return _floats(like, size, draw, generator)
+        return _shown(like, size, generator)
 
     return example.map(change)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,6 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from upscale.verify.differing import difference, is_inexact, plain
 from upscale.verify.naming import path_in, tensors
-from upscale.verify.responding import without_gradients
 from upscale.verify.result import NAMES_SHOWN, Verified
 from upscale.verify.running import Runner, in_precision, signs
 from upscale.verify.trying import Inputs, finite_share, makes_sense
@@ -83,12 +81,12 @@ class Judge:
     def judged(self, calls: Sequence[Comparison], asked: tuple[str, ...]) -> Verified:
         """The verdict on calls of both models, of which the first was with the example."""
         at_least = finite_share(calls[0].theirs.outputs)
-        used = [
-            own for own in calls if own is calls[0] or makes_sense(own.theirs.outputs, at_least)
-        ]
+        sensible = [own for own in calls[1:] if makes_sense(own.theirs.outputs, at_least)]
+        used = [calls[0], *sensible]
         items = list(self._items(used, ()))
         if any(item.wrong for item in items):
-            items = list(self._items(used, self._noise(calls)))
+            noise = [self._disturbed(calls, seed) for seed in range(NOISE_RUNS)]
+            items = list(self._items(used, noise))
         clear = [item for item in items if not item.blurred]
         worst = max(clear or items, key=_Item.order, default=_Item(0.0, self._tolerance, ""))
         answered = frozenset().union(*(own.inputs.answered for own in used))
@@ -104,7 +102,7 @@ class Judge:
         )
         if worst.wrong:
             return replace(result, because=worst.where)
-        because = self._no_evidence(calls, used, asked, answered)
+        because = _no_evidence(calls, asked, answered)
         if items and not clear:
             because = f"rounding alone moves {worst.where} by {worst.tolerance:.0%} of its size"
         return result if because is None else replace(result, relative_error=None, because=because)
@@ -137,14 +135,13 @@ class Judge:
                 disturbed = [run[at] for run in others if len(run) == len(theirs)]
                 yield self._item(one, other, disturbed, where)
         last = used[-1]
-        name = last.inputs.name
-        others_written = [run[name].buffers for run in noise if name in run]
+        runs = [run[last.inputs.name] for run in noise if last.inputs.name in run]
         for name, path in self._written(last):
             if path is None:
                 where = f"the export lacks the buffer {name}, to which the masked model writes"
                 yield _Item(float("inf"), self._tolerance, where)
                 continue
-            theirs = [self._cut(name, own[name]) for own in (last.theirs.buffers, *others_written)]
+            theirs = [self._cut(name, own.buffers[name]) for own in (last.theirs, *runs)]
             where = f"the buffer {name} after {len(used)} calls"
             yield self._item(last.ours.buffers[path], theirs[0], theirs[1:], where)
 
@@ -186,53 +183,46 @@ class Judge:
     def _cut(self, name: str, whole: Tensor) -> Tensor:
         """What the export should have of a buffer."""
         for axis, kept in self.cuts.get(name, {}).items():
-            whole = whole.index_select(
-                axis, torch.tensor(kept, dtype=torch.long, device=whole.device)
-            )
+            indices = torch.tensor(kept, dtype=torch.long, device=whole.device)
+            whole = whole.index_select(axis, indices)
         return whole
 
-    def _noise(self, calls: Sequence[Comparison]) -> list[_Run]:
+    def _disturbed(self, calls: Sequence[Comparison], seed: int) -> _Run:
         """The masked model's calls again, with every weight and input off by one rounding."""
-        runs: list[_Run] = []
-        for seed in range(NOISE_RUNS):
-            run: _Run = {}
-            generator = torch.Generator().manual_seed(seed)
+        run: _Run = {}
+        generator = torch.Generator().manual_seed(seed)
 
-            def disturbed(leaf: Any, generator: torch.Generator = generator) -> Any:
-                wide = in_precision(leaf, self.theirs.precision)
-                if not isinstance(wide, Tensor) or not is_inexact(wide):
-                    return wide
-                return (wide * (1 + self._eps * signs(wide, generator))).to(wide.dtype)
+        def off(leaf: Tensor) -> Tensor:
+            wide = in_precision(leaf, self.theirs.precision)
+            if not is_inexact(wide):
+                return wide
+            return (wide * (1 + self._eps * signs(wide, generator))).to(wide.dtype)
 
-            with Runner(self.masked, self.theirs.precision) as other:
-                other.disturb(list(other.weights), self._eps, seed)
-                for call in calls:
-                    try:
-                        outputs = without_gradients(other, call.inputs.example.map(disturbed))
-                    except Exception:  # a call that fails says nothing about rounding
-                        break
-                    run[call.inputs.name] = Result(outputs, other.buffers())
-            runs.append(run)
-        return runs
+        with Runner(self.masked, self.theirs.precision) as other:
+            other.disturb(list(other.weights), self._eps, seed)
+            for call in calls:
+                try:
+                    outputs = other.call(call.inputs.example.map(off))
+                except Exception:  # a call that fails says nothing about rounding
+                    break
+                run[call.inputs.name] = Result(outputs, other.buffers())
+        return run
 
-    def _no_evidence(
-        self,
-        calls: Sequence[Comparison],
-        used: Sequence[Comparison],
-        asked: tuple[str, ...],
-        answered: frozenset[str],
-    ) -> str | None:
-        """Why nothing was tested, or `None` if something was."""
-        more = [own for own in calls if own.inputs.example is not calls[0].inputs.example]
-        where = f"on the example or on {len(more)} drawn inputs" if more else "on the example"
-        if not any(output.numel() for own in calls for output in own.theirs.outputs):
-            return f"the model returns no numbers {where}"
-        if not any(finite_share(own.theirs.outputs) for own in used):
-            return f"no output is finite {where}"
-        if asked and not answered:
-            names = ", ".join(asked[:NAMES_SHOWN]) + ", ..." * (len(asked) > NAMES_SHOWN)
-            return f"no output responds {where} to the weights that pruning changed ({names})"
-        return None
+
+def _no_evidence(
+    calls: Sequence[Comparison], asked: tuple[str, ...], answered: frozenset[str]
+) -> str | None:
+    """Why nothing was tested, or `None` if something was."""
+    more = [own for own in calls if own.inputs.example is not calls[0].inputs.example]
+    where = f"on the example or on {len(more)} drawn inputs" if more else "on the example"
+    if not any(output.numel() for own in calls for output in own.theirs.outputs):
+        return f"the model returns no numbers {where}"
+    if not any(finite_share(own.theirs.outputs) for own in calls):
+        return f"no output is finite {where}"
+    if asked and not answered:
+        names = ", ".join(asked[:NAMES_SHOWN]) + ", ..." * (len(asked) > NAMES_SHOWN)
+        return f"no output responds {where} to the weights that pruning changed ({names})"
+    return None
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

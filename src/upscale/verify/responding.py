@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from upscale.capture import Example
 from upscale.oracle import layers_of
-from upscale.verify.differing import difference
+from upscale.verify.differing import difference, is_inexact
 from upscale.verify.naming import path_in, tensors
 from upscale.verify.result import TOLERANCE
 from upscale.verify.running import Runner, signs
@@ -25,8 +24,11 @@ ROUNDINGS, MOST_OVERLOOKED = 100, 1e-3
 # Beyond so many layers they are disturbed together, and answer together.
 ASKED_ALONE = 8
 
+# The names of the weights of each layer, by the layer's.
+Layers = Mapping[str, tuple[str, ...]]
 
-def touched(exported: nn.Module, masked: nn.Module) -> dict[str, tuple[str, ...]]:
+
+def touched(exported: nn.Module, masked: nn.Module) -> Layers:
     """The layers whose weights an export has in another shape, order or number, and the names
     of those weights in the masked model; parameters of no layer only where there is no layer.
 
@@ -57,25 +59,15 @@ def touched(exported: nn.Module, masked: nn.Module) -> dict[str, tuple[str, ...]
     return {name: (name,) for name, own in kept.items() if differs(own)}
 
 
-@dataclass(slots=True)
-class Answer:
-    """What one call returned, and the layers it responds to."""
-
-    outputs: list[Tensor]
-    layers: set[str] = field(default_factory=set)
-
-
-def ask(
-    runner: Runner,
-    example: Example,
-    asked: Mapping[str, tuple[str, ...]],
-) -> Answer:
-    """Call a model, and find the layers whose weights move its outputs by more than rounding.
+def ask(runner: Runner, example: Example, asked: Layers) -> tuple[list[Tensor], frozenset[str]]:
+    """What a model returns, and the layers whose weights move that by more than rounding.
 
     Gradients of a random sum of the outputs tell it of all layers in one pass. Where they say
     nothing (rounding, argmax, code without gradients) or take too much memory, weights are
     disturbed instead: that needs no memory, but a call for each.
     """
+    if not asked:
+        return runner.call(example), frozenset()
     before = runner.buffers()
     weights = {name: runner.weights[name] for names in asked.values() for name in names}
     outputs, strength = _graded(runner, example, weights, before)
@@ -84,53 +76,42 @@ def ask(
         layer for layer, names in asked.items() if any(strength.get(n, 0) > least for n in names)
     }
     rest = [layer for layer in asked if layer not in found]
-    answer = Answer(outputs, found)
-    if rest:
-        after = runner.buffers()
+    after = runner.buffers() if rest else {}
 
-        def moves(some: Sequence[str]) -> bool:
-            names = [name for layer in some for name in asked[layer]]
-            runner.restore(before)
-            runner.disturb(names, 0.5, seed=1)
-            try:
-                moved = without_gradients(runner, example, again=True)
-            except Exception:  # other weights may lead a model astray: then nothing is known
-                return False
-            finally:
-                runner.reset(names)
-            pairs = zip(moved, outputs, strict=len(moved) == len(outputs))
-            return any(difference(a, b) > least for a, b in pairs)
+    def moves(some: Sequence[str]) -> bool:
+        names = [name for layer in some for name in asked[layer]]
+        runner.restore(before)
+        runner.disturb(names, 0.5, seed=1)
+        try:
+            moved = runner.call(example, again=True)
+        except Exception:  # other weights may lead a model astray: then nothing is known
+            return False
+        finally:
+            runner.reset(names)
+        pairs = zip(moved, outputs, strict=len(moved) == len(outputs))
+        return any(difference(a, b) > least for a, b in pairs)
 
-        if moves(rest):
-            alone = 1 < len(rest) <= ASKED_ALONE
-            answer.layers |= {layer for layer in rest if not alone or moves([layer])}
-        runner.restore(after)
-    return answer
-
-
-def without_gradients(runner: Runner, example: Example, *, again: bool = False) -> list[Tensor]:
-    """What a model returns, and nothing kept for gradients."""
-    with torch.no_grad():
-        return runner.call(example, again=again)
+    if rest and moves(rest):
+        alone = 1 < len(rest) <= ASKED_ALONE
+        found |= {layer for layer in rest if not alone or moves([layer])}
+    runner.restore(after)
+    return outputs, frozenset(found)
 
 
 def _graded(
-    runner: Runner,
-    example: Example,
-    weights: Mapping[str, Tensor],
-    before: Mapping[str, Tensor],
+    runner: Runner, example: Example, weights: Mapping[str, Tensor], before: Mapping[str, Tensor]
 ) -> tuple[list[Tensor], dict[str, float]]:
     """The outputs, and by how much of their size each weight's own size moves them."""
     kept = _Kept(runner.weights.values())
     strength: dict[str, float] = {}
     hooks = []
     for name, weight in weights.items():
-        if weight.is_floating_point() or weight.is_complex():
+        if is_inexact(weight):
             weight.requires_grad_(True)
             hooks.append(weight.register_post_accumulate_grad_hook(_noting(name, strength)))
     try:
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
-            outputs = runner.call(example)
+            outputs = runner.call(example, graded=True)
             written = [own for own in runner.model.buffers() if own.requires_grad]
             total = None if kept.overflowed else _random_sum([*outputs, *written])
         if total is not None:
@@ -140,7 +121,7 @@ def _graded(
         for weight in weights.values():
             weight.requires_grad_(False)
         strength.clear()
-        outputs = without_gradients(runner, example, again=True)
+        outputs = runner.call(example, again=True)
     finally:
         for hook in hooks:
             hook.remove()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from upscale.capture import Example, OwnDraws, leaves_of, unwarned
+from upscale.verify.differing import is_inexact
 from upscale.verify.result import TOLERANCE
 
 # How many roundings of the coarsest numbers a result may be off by, however few it sums.
@@ -23,13 +25,11 @@ COMPLEX = {
 }
 
 
-def in_precision(leaf: Any, precision: torch.dtype | None) -> Any:
+def in_precision(tensor: Tensor, precision: torch.dtype | None) -> Tensor:
     """A floating or complex tensor in a precision; all else, and all without one, as it is."""
-    if precision is None or not isinstance(leaf, Tensor):
-        return leaf
-    if leaf.is_complex():
-        return leaf.to(COMPLEX[precision])
-    return leaf.to(precision) if leaf.is_floating_point() else leaf
+    if precision is None or not is_inexact(tensor):
+        return tensor
+    return tensor.to(COMPLEX[precision] if tensor.is_complex() else precision)
 
 
 def tensors_of(result: Any) -> list[Tensor]:
@@ -68,8 +68,7 @@ class WriteWatch(TorchDispatchMode):
 def _eps(values: Any) -> list[float]:
     """How coarse each floating or complex tensor among some values is; quick, as it runs often."""
     if isinstance(values, Tensor):
-        inexact = values.is_floating_point() or values.is_complex()
-        return [torch.finfo(values.dtype).eps] if inexact else []
+        return [torch.finfo(values.dtype).eps] if is_inexact(values) else []
     if isinstance(values, dict):
         values = values.values()
     elif not isinstance(values, (tuple, list)):
@@ -105,30 +104,27 @@ class Runner:
         """What counts as rounding without further question, at the precision seen so far."""
         return max(TOLERANCE, ROUNDINGS * self.watch.eps)
 
-    def call(self, example: Example, *, again: bool = False) -> list[Tensor]:
-        """What the copy returns; `again` is a call that repeats the one before.
+    def call(self, example: Example, *, again: bool = False, graded: bool = False) -> list[Tensor]:
+        """What the copy returns; `again` is a call that repeats the one before. Nothing is kept
+        for gradients of one that is not `graded`.
 
         What it draws at random depends on how many calls were made, and on nothing else.
         """
         self._calls += not again
         given = example.map(lambda leaf: in_precision(leaf, self.precision))
         first = self._calls == 1 and not again
-        with ExitStack() as modes:
+        # A graph module's own call prints the code around an error; here errors are expected.
+        plainly = isinstance(self.model, fx.GraphModule)
+        call = partial(nn.Module.__call__, self.model) if plainly else self.model
+        with torch.set_grad_enabled(graded), ExitStack() as modes:
             # A mode looks at every operation, which takes time: later calls go without.
             if first:
                 modes.enter_context(self.watch)
             if first or self.watch.draws:
                 modes.enter_context(OwnDraws(self._calls))
-            return self._result(given)
-
-    def _result(self, example: Example) -> list[Tensor]:
-        call: Any = self.model
-        if isinstance(self.model, fx.GraphModule):
-            # It prints the code around an error; here errors are expected.
-            call = nn.Module.__call__.__get__(self.model)
-        own = example.copied()
-        with torch.inference_mode(False):
-            return tensors_of(call(*own.args, **own.kwargs))
+            own = given.copied()
+            with torch.inference_mode(False):
+                return tensors_of(call(*own.args, **own.kwargs))
 
     def buffers(self) -> dict[str, Tensor]:
         """The buffers as they are now, by name."""
@@ -157,8 +153,7 @@ class Runner:
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for name in names:
-                own = self.weights[name]
-                if own.is_floating_point() or own.is_complex():
+                if is_inexact(own := self.weights[name]):
                     own.mul_(1 + by * signs(own, generator))
 
     def reset(self, names: Sequence[str]) -> None:
@@ -181,9 +176,10 @@ def _copied(model: nn.Module, precision: torch.dtype | None) -> nn.Module:
             wide = in_precision(own.detach(), precision)
             wide = wide.clone() if wide.dtype == own.dtype else wide
             # Copied into the precision at once: there is no room for both of a large model.
-            if type(own) in (Tensor, nn.Parameter):
-                is_weight = isinstance(own, nn.Parameter)
-                memo[id(own)] = nn.Parameter(wide, requires_grad=False) if is_weight else wide
+            if type(own) is nn.Parameter:
+                memo[id(own)] = nn.Parameter(wide, requires_grad=False)
+            elif type(own) is Tensor:
+                memo[id(own)] = wide
         # Copying a graph module that takes nested inputs makes torch warn of its own code.
         with unwarned(FutureWarning):
             twin = _deep_copied(model, memo)

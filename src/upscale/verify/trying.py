@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from upscale.capture import Example
 from upscale.verify.drawing import DRAWS, drawn
-from upscale.verify.responding import Answer, ask, without_gradients
+from upscale.verify.responding import Layers, ask
 from upscale.verify.running import Runner
-
-Layers = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +37,9 @@ def find_inputs(
     generator = torch.Generator().manual_seed(0)
     again = Inputs("the example again", example, spare=True)
     with Runner(masked, precision) as runner:
-        outputs, first = _tried(runner, "the example", example, asked)
-        found, at_least = [first], finite_share(outputs)
-        rest = {name: own for name, own in asked.items() if name not in first.answered}
+        outputs, first = ask(runner, example, asked)
+        found, at_least = [Inputs("the example", example, first)], finite_share(outputs)
+        rest = {name: own for name, own in asked.items() if name not in first}
         for draw in DRAWS:
             fresh = drawn(example, draw, generator)
             if not rest:
@@ -49,13 +47,13 @@ def find_inputs(
                 continue
             before = runner.buffers()
             try:
-                outputs, own = _tried(runner, draw.name, fresh, rest)
+                outputs, answered = ask(runner, fresh, rest)
             except Exception:  # a model need not take what nobody said it would
                 runner.restore(before)
                 continue
             sensible = makes_sense(outputs, at_least)
-            found.append(own if sensible else Inputs(own.name, own.example))
-            if sensible and (own.answered or first.answered):
+            found.append(Inputs(draw.name, fresh, answered if sensible else frozenset()))
+            if sensible and (answered or first):
                 break
     return [*found, again]
 
@@ -73,10 +71,3 @@ def finite_share(outputs: Sequence[Tensor]) -> float:
     """The share of finite numbers in what a model returned; none of nothing."""
     size = sum(output.numel() for output in outputs)
     return sum(int(output.isfinite().sum()) for output in outputs) / max(1, size)
-
-
-def _tried(
-    runner: Runner, name: str, example: Example, asked: Layers
-) -> tuple[list[Tensor], Inputs]:
-    answer = ask(runner, example, asked) if asked else Answer(without_gradients(runner, example))
-    return answer.outputs, Inputs(name, example, frozenset(answer.layers))
