@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from contextlib import nullcontext
 from typing import Any
 
 from torch import fx, nn
@@ -127,8 +127,8 @@ def mask(
     0.0
     """
     model = settled(with_numbers(checked(model)))
-    norms = partial(masking.find_norms, model, example)
-    return masked_by(model, _selections(model, selection), norms)
+    selections = _selections(model, selection)
+    return masked_by(model, selections, lambda: masking.find_norms(model, example))
 
 
 @ordinary_tensors()
@@ -176,13 +176,12 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     if not isinstance(plan, Plan):
         raise PlanError(f"export takes a plan that upscale.plan made, not {type(plan).__name__}")
     model, masks = masking.released(settled(with_numbers(checked(model))))
-    if origin_of(plan) is not None:  # made here, of what it says
+    trusted = origin_of(plan) is not None  # made here, of what it says
+    with nullcontext() if trusted else doubted(plan):
         captured = captured_for(model, plan, example)
         check_masks(masks, plan)
-        return export_for(model, captured, plan)
-    with doubted(plan):
-        captured = captured_for(model, plan, example)
-        check_masks(masks, plan)
+        if trusted:
+            return export_for(model, captured, plan)
         check_sizes(plan, captured)
         pruned = export_for(model, captured, plan)
 
@@ -220,11 +219,10 @@ def masked_by(
     norms: Callable[[], Mapping[str, tuple[str, ...]]],
 ) -> nn.Module:
     """A model masked by selections; `norms` finds the BatchNorms that belong to layers."""
-    masked = model
     for selection in selections:
         behind = selection.side == "output" and selection.after == "norm"
-        masked = masking.mask(masked, selection, norms() if behind else {})
-    return masked
+        model = masking.mask(model, selection, norms() if behind else {})
+    return model
 
 
 __all__ = ["Selection", "export", "mask", "plan", "select"]

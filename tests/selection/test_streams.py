@@ -14,12 +14,12 @@ def test_readers_keep_their_best_side_by_side_in_one_order() -> None:
     """`b` likes channels 0 and 2, `c` 2 and 3: apart in the model's order, together in another."""
     scores = {"b": np.array([9.0, 1, 8, 1]), "c": np.array([1.0, 1, 8, 9])}
     liked = {"b": np.array([1, 0, 1, 0], dtype=bool), "c": np.array([0, 0, 1, 1], dtype=bool)}
-    windowed = keep_contiguous(fork(), liked, scores, slack=0.0)
-    assert {w: np.flatnonzero(own).tolist() for w, own in windowed.kept.items()} == {
+    kept, reads = keep_contiguous(fork(), liked, scores, slack=0.0)
+    assert {w: np.flatnonzero(own).tolist() for w, own in kept.items()} == {
         "b": [0, 2],
         "c": [2, 3],
     }
-    read = {f"@{weight}": np.flatnonzero(own) for weight, own in windowed.read.items()}
+    read = {f"@{weight}": np.flatnonzero(own) for weight, own in reads.items()}
     assert make_plan(Lowered(fork(), read), Way(widen=False)).copied_bytes == 0
 
 
@@ -34,11 +34,11 @@ def test_where_not_all_can_have_their_best_one_gives_way_and_nothing_is_copied()
     liked = {weight: own > 5 for weight, own in scores.items()}
     apart = {f"@{weight}": np.flatnonzero(own) for weight, own in liked.items()}
     assert make_plan(Lowered(flow, apart), Way(widen=False)).copied_bytes > 0
-    windowed = keep_contiguous(flow, liked, scores, slack=0.0)
-    assert {weight: int(own.sum()) for weight, own in windowed.kept.items()} == {
+    kept, _ = keep_contiguous(flow, liked, scores, slack=0.0)
+    assert {weight: int(own.sum()) for weight, own in kept.items()} == {
         "b": 2,
         "c": 2,
         "d": 2,
     }
-    side_by_side = {f"@{weight}": np.flatnonzero(own) for weight, own in windowed.kept.items()}
+    side_by_side = {f"@{weight}": np.flatnonzero(own) for weight, own in kept.items()}
     assert make_plan(Lowered(flow, side_by_side), Way(widen=False)).copied_bytes == 0

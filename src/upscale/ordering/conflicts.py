@@ -9,9 +9,10 @@ of three needs three sets that overlap pairwise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import permutations
 
 from upscale.ordering.budget import Budget
-from upscale.ordering.pqtree import admit, elements, loose
+from upscale.ordering.pqtree import admit, admit_all, elements, loose, union
 
 
 def overlaps(sets: Sequence[int]) -> list[int]:
@@ -41,10 +42,7 @@ def components(near: Sequence[int]) -> list[int]:
     while unseen:
         component = frontier = unseen & -unseen
         while frontier:
-            reached = 0
-            for at in elements(frontier):
-                reached |= near[at]
-            frontier = reached & ~component
+            frontier = union(near[at] for at in elements(frontier)) & ~component
             component |= frontier
         found.append(component)
         unseen &= ~component
@@ -93,13 +91,9 @@ def tabulate(triples: Iterable[tuple[int, int, int]], count: int) -> list[list[i
     [[0, 4, 2], [4, 0, 1], [2, 1, 0]]
     """
     table = [[0] * count for _ in range(count)]
-    for i, j, k in triples:
-        table[i][j] |= 1 << k
-        table[j][i] |= 1 << k
-        table[i][k] |= 1 << j
-        table[k][i] |= 1 << j
-        table[j][k] |= 1 << i
-        table[k][j] |= 1 << i
+    for triple in triples:
+        for i, j, k in permutations(triple):
+            table[i][j] |= 1 << k
     return table
 
 
@@ -110,19 +104,14 @@ def small_conflict(sets: Sequence[int], family: Iterable[int], budget: Budget) -
     '0b1101'
     """
     candidates = list(family)
-    everything = 0
-    for at in candidates:
-        everything |= sets[at]
+    everything = union(sets[at] for at in candidates)
     found: list[int] = []
     while not budget.exhausted:
         count = len(found) + len(candidates)
         budget.spend(count * (8 + count // 8))
-        tree = loose(everything)
-        for at in found:
-            admitted = admit(tree, sets[at])
-            if admitted is None:
-                return _mask(found)
-            tree = admitted
+        tree = admit_all(loose(everything), (sets[at] for at in found))
+        if tree is None:
+            return _mask(found)
         for place, at in enumerate(candidates):
             admitted = admit(tree, sets[at])
             if admitted is None:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from upscale.ordering.budget import Budget
-from upscale.ordering.pqtree import elements
+from upscale.ordering.pqtree import elements, union
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +115,14 @@ def find_path(graph: Graph, nodes: int, budget: Budget) -> Path:
 
 def _extend(graph: Graph, path: Path, node: int, nodes: int) -> Path:
     last = path.nodes[-1]
-    on_path = 1 << node
-    for before in path.nodes:
-        on_path |= 1 << before
+    on_path = union(1 << each for each in (*path.nodes, node))
     reward = path.reward + graph.node_reward(node) + graph.edge_reward(last, node)
     covered = path.covered
     if covered >> node & 1:
         covered ^= 1 << node
         reward -= graph.node_reward(node)
     for parent in elements(graph.kin[node] & nodes & ~on_path & ~covered):
-        held = 0
-        for child in elements(graph.kin[parent] & on_path):
-            held |= graph.channels[child]
+        held = union(graph.channels[child] for child in elements(graph.kin[parent] & on_path))
         if held == graph.channels[parent]:
             covered |= 1 << parent
             reward += graph.node_reward(parent)

@@ -12,7 +12,7 @@ from itertools import chain
 
 from upscale.ordering.budget import Budget
 from upscale.ordering.conflicts import components, find_triples, overlaps, tabulate
-from upscale.ordering.pqtree import admit_all, elements, loose
+from upscale.ordering.pqtree import admit_all, elements, loose, union
 from upscale.ordering.search import Search
 
 
@@ -35,7 +35,8 @@ def choose(sets: Sequence[int], weights: Sequence[int], budget: Budget) -> Choic
     kept = bound = 0
     for component in components(near):
         members = list(elements(component))
-        if _all_fit([sets[at] for at in members]):
+        own = [sets[at] for at in members]
+        if admit_all(loose(union(own)), own) is not None:
             kept |= component
             continue
         conflicts = find_triples(sets, near, component, budget)
@@ -48,10 +49,3 @@ def choose(sets: Sequence[int], weights: Sequence[int], budget: Budget) -> Choic
         bound += search.run(budget)
         kept |= sum(1 << members[number] for number in elements(search.best))
     return Choice(kept, bound)
-
-
-def _all_fit(sets: Sequence[int]) -> bool:
-    everything = 0
-    for members in sets:
-        everything |= members
-    return admit_all(loose(everything), sets) is not None

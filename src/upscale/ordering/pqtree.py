@@ -11,6 +11,8 @@ own. So the tree has a handful of nodes per admitted set, however many elements 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 
@@ -177,17 +179,12 @@ def _group(elements: int, children: list[Node]) -> Node | None:
         return loose(elements) if elements else None
     if len(children) == 1 and not elements:
         return children[0]
-    mask = elements
-    for child in children:
-        mask |= child.mask
+    mask = elements | union(child.mask for child in children)
     return Node(mask, elements, tuple(children), False)
 
 
 def _sequence(row: list[Node]) -> Node:
-    mask = 0
-    for child in row:
-        mask |= child.mask
-    return Node(mask, 0, tuple(row), len(row) > 2)
+    return Node(union(child.mask for child in row), 0, tuple(row), len(row) > 2)
 
 
 def bottom_up(tree: Node) -> list[Node]:
@@ -196,6 +193,15 @@ def bottom_up(tree: Node) -> list[Node]:
     for node in nodes:
         nodes.extend(node.children)
     return nodes[::-1]
+
+
+def union(masks: Iterable[int]) -> int:
+    """The elements of any of several masks.
+
+    >>> bin(union([0b001, 0b101]))
+    '0b101'
+    """
+    return reduce(or_, masks, 0)
 
 
 def elements(mask: int) -> Iterator[int]:

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from upscale.ordering.budget import Budget
 from upscale.ordering.conflicts import small_conflict
 from upscale.ordering.packing import Packing, pack
-from upscale.ordering.pqtree import Node, admit, elements, loose
+from upscale.ordering.pqtree import Node, admit, elements, loose, union
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,9 @@ class Search:
         self.learnt: list[int] = []
         self.best = 0
         self.best_cost = sum(weights)
-        everything = 0
-        for members in sets:
-            everything |= members
         count = len(sets)
         self.heaviest = sorted(range(count), key=lambda at: -weights[at])
-        self.root = State(0, (1 << count) - 1, 0, loose(everything), (0,) * count)
+        self.root = State(0, (1 << count) - 1, 0, loose(union(sets)), (0,) * count)
 
     def run(self, budget: Budget) -> int:
         """Improve `best` until it is optimal or the budget is spent; return a lower bound."""

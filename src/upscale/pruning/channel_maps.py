@@ -36,11 +36,10 @@ def channel_maps(model: nn.Module, plan: Plan) -> dict[str, ChannelMap]:
     maps = {}
     for name, layer in layers(model).items():
         cuts, axis = plan.weights.cuts.get(names[name], {}), column_axis(layer)
+        sizes = weight_of(layer).shape
         inputs, outputs = (
-            cuts.get(along, range(int(weight_of(layer).shape[along]))) for along in (axis, 1 - axis)
+            {old: new for new, old in enumerate(cuts.get(along, range(sizes[along])))}
+            for along in (axis, 1 - axis)
         )
-        maps[name] = ChannelMap(
-            inputs={old: new for new, old in enumerate(inputs)},
-            outputs={old: new for new, old in enumerate(outputs)},
-        )
+        maps[name] = ChannelMap(inputs, outputs)
     return maps

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from operator import attrgetter
 
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -42,23 +44,21 @@ def fuse(module: fx.GraphModule) -> fx.GraphModule:
     return module
 
 
-def _calls(module: fx.GraphModule) -> dict[int, int]:
+def _calls(module: fx.GraphModule) -> Counter[int]:
     """How often each parameter is used: through modules, and by itself."""
-    count: dict[int, int] = {}
+    count: Counter[int] = Counter()
     for node in module.graph.nodes:
         tensors: list[Tensor] = []
         if node.op == "call_module":
             tensors = list(module.get_submodule(str(node.target)).parameters())
         elif node.op == "get_attr":
-            owner, _, name = str(node.target).rpartition(".")
-            found = getattr(module.get_submodule(owner), name)
+            found = attrgetter(str(node.target))(module)
             tensors = [found] if isinstance(found, Tensor) else []
-        for tensor in tensors:
-            count[id(tensor)] = count.get(id(tensor), 0) + 1
+        count.update(map(id, tensors))
     return count
 
 
-def _fold(module: fx.GraphModule, node: fx.Node, norm: _BatchNorm, called: dict[int, int]) -> None:
+def _fold(module: fx.GraphModule, node: fx.Node, norm: _BatchNorm, called: Counter[int]) -> None:
     """Fold a norm into the layer before it, if that layer has no other reader and no other use."""
     before = node.args[0]
     if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) > 1:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-import numpy as np
 from torch import fx, nn
 
 from upscale.capture import Captured
+from upscale.channels import Flags, positions
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import find_live
+from upscale.flow.relations import Line
 from upscale.model.layers import layers, weight_names, weight_of
 from upscale.names import Parameter
 from upscale.ops.table import facets
@@ -32,24 +33,25 @@ def prunable_weights(flow: ChannelFlow) -> frozenset[str]:
     are live when every layer drops all its columns: then nothing but other layers' weights needs
     them. A depthwise convolution has one column, which is its row: only the row counts.
     """
-    reductions = [layer for _, layer in flow.layers]
-    nothing = np.empty(0, dtype=np.int64)
-    needed = find_live(flow, {r.layer: nothing for r in reductions}).lines
+    needed = needed_rows(flow)
     stuck = {
-        r.layer
-        for r in reductions
-        if (r.channelwise or r.read not in flow.classes) and needed[r.out].all()
+        layer.layer
+        for _, layer in flow.layers
+        if (layer.channelwise or layer.read not in flow.classes) and needed[layer.out].all()
     }
-    return frozenset({r.layer for r in reductions} - stuck)
+    return frozenset({layer.layer for _, layer in flow.layers} - stuck)
+
+
+def needed_rows(flow: ChannelFlow) -> Mapping[Line, Flags]:
+    """What is live of every line when all layers drop all their columns."""
+    return find_live(flow, {layer.layer: positions(()) for _, layer in flow.layers}).lines
 
 
 def prunable_share(model: nn.Module, flow: ChannelFlow, unreached: set[str]) -> float:
     """The share of convolution and linear weights, of those reached, in prunable layers."""
     prunable = prunable_weights(flow)
-    sizes = {
-        Parameter(weight): weight_of(layer).numel() for weight, layer in weights_of(model).items()
-    }
-    reached = {weight: size for weight, size in sizes.items() if weight not in unreached}
+    owners = {Parameter(weight): layer for weight, layer in weights_of(model).items()}
+    reached = {w: weight_of(layer).numel() for w, layer in owners.items() if w not in unreached}
     return sum(n for w, n in reached.items() if w in prunable) / sum(reached.values())
 
 

@@ -6,12 +6,11 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from torch import fx, nn
 
-from upscale import masking, oracle
+from upscale import oracle
 from upscale.api import export, masked_by
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
 from upscale.model.ordinary import ordinary_tensors
@@ -90,7 +89,7 @@ def prune(
     subject = Subject.of(model, example)
     way = Way(order, pricing_for(subject.example, target), widen)
     tell = progress or (lambda line: None)
-    job = _Job(subject, way, verify)
+    job = _Job(subject, way, verify, Selection(kept={}))
     if isinstance(amount, Latency):
         if steps > 1:
             raise SelectionError("a latency is reached in one step; prune in several to shares")
@@ -102,53 +101,42 @@ def prune(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What to prune, and how."""
+    """What to prune, how, and the channels chosen so far."""
 
     subject: Subject
     way: Way
     verify: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """A job whose channels have been chosen."""
-
-    job: _Job
     selection: Selection
 
     def plan(self, way: Way) -> Plan:
         """The plan that a way of planning makes."""
-        return plan_for(self.job.subject, (self.selection,), way)
+        return plan_for(self.subject, (self.selection,), way)
 
     def masked(self) -> nn.Module:
         """The model with the masks that users train."""
-        subject = self.job.subject
-        masked = masked_by(subject.model, (self.selection,), partial(getattr, subject, "norms"))
-        return masking.hold_outputs(masked, subject.masks)
+        return masked_by(self.subject.model, (self.selection,), lambda: self.subject.norms)
 
     def exported(self, plan: Plan) -> fx.GraphModule:
         """What a plan exports, verified if that was asked for."""
-        subject = self.job.subject
-        pruned = export(subject.model, plan)
-        if self.job.verify:
+        model, example, masks = self.subject.model, self.subject.example, self.subject.masks
+        pruned = export(model, plan)
+        if not self.verify:
+            return pruned
 
-            def unrounded() -> nn.Module:
-                return export(copy.deepcopy(subject.model).double(), plan)
+        def unrounded() -> nn.Module:
+            return export(copy.deepcopy(model).double(), plan)
 
-            # What is folded is rounded to the weights' own precision; compare without that.
-            wide = unrounded if plan.weights.rounds else None
-            expected = oracle.masked(
-                subject.model, (self.selection,), subject.example, zero_after=subject.masks
+        # What is folded is rounded to the weights' own precision; compare without that.
+        wide = unrounded if plan.weights.rounds else None
+        expected = oracle.masked(model, (self.selection,), example, zero_after=masks)
+        verified = verify_exported(pruned, expected, example, unrounded=wide)
+        pruned.meta["verified"] = verified
+        if verified.relative_error is None:
+            message = (
+                f"the export could not be verified: {verified.because}. Pass an example on "
+                "which it responds, or compare yourself with what upscale.mask gives"
             )
-            verified = verify_exported(pruned, expected, subject.example, unrounded=wide)
-            pruned.meta["verified"] = verified
-            if verified.relative_error is None:
-                warnings.warn(
-                    f"the export could not be verified: {verified.because}. Pass an example on "
-                    "which it responds, or compare yourself with what upscale.mask gives",
-                    UnverifiedWarning,
-                    stacklevel=3,
-                )
+            warnings.warn(message, UnverifiedWarning, stacklevel=3)
         return pruned
 
 
@@ -157,50 +145,47 @@ def _draw(
     options: Options,
     steps: int = 1,
     tune: Callable[[nn.Module, int], object] | None = None,
-) -> _Drawn:
+) -> _Job:
     """Choose channels, in steps."""
-    subject, amount = job.subject, options.amount
+    amount = options.amount
     for step in range(1, steps + 1):
         options = replace(options, amount=replace(amount, share=amount.share * step / steps))
-        selection = select_channels(subject, options)
+        job = replace(job, selection=select_channels(job.subject, options))
         if tune is not None:
-            model = masked_by(subject.model, (selection,), partial(getattr, subject, "norms"))
+            model = job.masked()
             tune(model, step)
-            subject = subject.tuned(model)
-        options = replace(options, within=selection)
-    return _Drawn(replace(job, subject=subject), selection)
+            job = replace(job, subject=job.subject.tuned(model))
+        options = replace(options, within=job.selection)
+    return job
 
 
-def _fastest(drawn: _Drawn, tell: Progress) -> fx.GraphModule:
+def _fastest(job: _Job, tell: Progress) -> fx.GraphModule:
     """The fastest of several exports, and a warning if it is no faster than the model itself."""
-    job = drawn.job
-    plan = drawn.plan(job.way)
-    exports = {"planned": drawn.exported(plan)}
-    narrow = drawn.plan(replace(job.way, widen=False))
+    plan = job.plan(job.way)
+    exports = {"planned": job.exported(plan)}
+    narrow = job.plan(replace(job.way, widen=False))
     if narrow.graph.edges != plan.graph.edges or narrow.weights.cuts != plan.weights.cuts:
-        exports["narrow"] = drawn.exported(narrow)
+        exports["narrow"] = job.exported(narrow)
     if any(step.weight is None for step in plan.graph.inserted.values()):
         # What is added lacks different channels: putting it together may cost more than it saves.
-        exports["whole sums"] = drawn.exported(drawn.plan(replace(job.way, sums="whole")))
-    if drawn.selection.side == "input":
+        exports["whole sums"] = job.exported(job.plan(replace(job.way, sums="whole")))
+    if job.selection.side == "input":
         # The masked model with nothing removed competes too; masks of outputs are no weights.
-        zeroed = replace(job, subject=job.subject.tuned(drawn.masked()))
-        whole = _Drawn(zeroed, Selection(kept={}))
+        zeroed = job.subject.tuned(job.masked())
+        whole = replace(job, subject=zeroed, selection=Selection(kept={}))
         exports["whole"] = whole.exported(whole.plan(job.way))
     model, example = job.subject.model, job.subject.example
     taken = race_models({"unpruned": model, **exports}, example, job.way.pricing.target)
     for name, own in taken.items():
         tell(f"{name}: {own}")
     best = min(exports, key=lambda name: taken[name].median_ms)
-    ratio = taken[best].median_ms / taken["unpruned"].median_ms
-    if best == "whole" or ratio >= 1:
-        warnings.warn(
-            f"pruning does not pay here: the fastest export ({best}) takes {ratio:.2f} times as "
-            f"long as the unpruned model, the pruned one "
-            f"{taken['planned'].median_ms / taken['unpruned'].median_ms:.2f} times",
-            SlowerWarning,
-            stacklevel=3,
+    ratios = {name: own.median_ms / taken["unpruned"].median_ms for name, own in taken.items()}
+    if best == "whole" or ratios[best] >= 1:
+        message = (
+            f"pruning does not pay here: the fastest export ({best}) takes {ratios[best]:.2f} "
+            f"times as long as the unpruned model, the pruned one {ratios['planned']:.2f} times"
         )
+        warnings.warn(message, SlowerWarning, stacklevel=3)
     exports[best].meta["race"] = taken
     return exports[best]
 
@@ -208,17 +193,15 @@ def _fastest(drawn: _Drawn, tell: Progress) -> fx.GraphModule:
 def _share_for(job: _Job, asked: Latency, options: Options, tell: Progress) -> Amount:
     """The least share of channels whose export is as fast as asked, by bisection."""
     low, high, best = 0.0, MOST_PRUNED, None
-    share = 1 - asked.share
-    reached = 1.0
+    share, reached = 1 - asked.share, 1.0
     for trial in range(1, TRIALS + 1):
         drawn = _draw(replace(job, verify=False), replace(options, amount=Amount(share)))
         models = {"unpruned": job.subject.model, "pruned": drawn.exported(drawn.plan(job.way))}
         taken = race_models(models, job.subject.example, job.way.pricing.target)
         ratio = taken["pruned"].median_ms / taken["unpruned"].median_ms
         reached = min(reached, ratio)
-        tell(
-            f"trial {trial} of {TRIALS}: without {share:.1%} of channels {ratio:.1%} of the latency"
-        )
+        without = f"without {share:.1%} of channels {ratio:.1%} of the latency"
+        tell(f"trial {trial} of {TRIALS}: {without}")
         if ratio <= asked.share:
             high = best = share
         else:
@@ -227,9 +210,6 @@ def _share_for(job: _Job, asked: Latency, options: Options, tell: Progress) -> A
             break
         share = (low + high) / 2
     if best is None:
-        warnings.warn(
-            f"asked {asked}; without {high:.0%} of channels it is still {reached:.1%}",
-            AmountWarning,
-            stacklevel=3,
-        )
+        message = f"asked {asked}; without {high:.0%} of channels it is still {reached:.1%}"
+        warnings.warn(message, AmountWarning, stacklevel=3)
     return Amount(high if best is None else best)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from upscale.capture import Captured
 from upscale.errors import AmountWarning
 from upscale.flow.channel_flow import ChannelFlow, Frozen
-from upscale.flow.liveness import find_live
 from upscale.flow.relations import Reduce
 from upscale.model.layers import columns, layers, weight_of
 from upscale.model.ordinary import ordinary_tensors
 from upscale.names import Parameter
 from upscale.pipeline import plan_for
 from upscale.planning import Way
+from upscale.pruning.prunable import needed_rows
 from upscale.selected.amounts import Amount
 from upscale.selected.selection import Selection
 from upscale.selection.options import Options
@@ -69,30 +68,28 @@ class Survey:
     expected: Mapping[float, float]
 
     def __str__(self) -> str:
-        weights = sum(layer.weights for layer in self.layers)
         if not (self.layers or self.beside or self.unreached):
             return f"{self.model}: it has no convolution or linear, so nothing can be pruned."
+        count, weights = len(self.layers), sum(layer.weights for layer in self.layers)
         lines = [
-            f"{self.model}: {len(self.layers)} layer{'' if len(self.layers) == 1 else 's'} with "
-            f"{weights:,} weights, "
+            f"{self.model}: {count} layer{'' if count == 1 else 's'} with {weights:,} weights, "
             f"{self.prunable:.1%} of them in layers that can be pruned.",
+            *_stays("input", count, [(v, v.why_inputs) for v in self.layers if v.why_inputs]),
+            *_stays("output", count, [(v, v.why) for v in self.layers if v.why]),
         ]
-        lines += _stays(self.layers, inputs=True)
-        lines += _stays(self.layers, inputs=False)
         if self.beside:
-            count, numbers = len(self.beside), sum(each.weights for each in self.beside)
+            count, weights = len(self.beside), sum(each.weights for each in self.beside)
             lines.append(
-                f"Beside them {count} weight{'' if count == 1 else 's'} of {numbers:,} numbers "
+                f"Beside them {count} weight{'' if count == 1 else 's'} of {weights:,} numbers "
                 f"belong{'s' if count == 1 else ''} to no layer that a selection can name:"
             )
             leaves = "outputs that nobody reads any more leave, inputs stay"
-            lines += _by_reason(
-                self.beside, lambda each: leaves if each.outputs_leave else each.why
-            )
+            lines += _by_reason((each, each.why or leaves) for each in self.beside)
         counted = Counter(_told(each) for each in self.frozen)
         if counted:
             lines.append("Operations that keep channels whole:")
-        lines += (f"  {told} ({_times(count)})." for told, count in counted.items())
+        for told, times in counted.items():
+            lines.append(f"  {told} ({'once' if times == 1 else f'{times} times'}).")
         if self.unreached:
             lines.append(f"Never reached in this mode: {', '.join(self.unreached)}.")
         told = ", ".join(
@@ -116,23 +113,22 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
     subject = Subject.of(model, example, numbers=False)
     way = Way("optimal", pricing_for(subject.example, target))
     plan = plan_for(subject, (Selection(kept={}),), way)
-    base = plan.estimated_us
     expected = {}
-    for share in SHARES if base else ():
+    for share in SHARES if plan.estimated_us else ():
         options = Options(amount=Amount(share), importance="random")
         with unwarned(AmountWarning):  # what cannot be pruned is what a survey says anyway
             selection = select_channels(subject, options)
-        expected[share] = plan_for(subject, (selection,), way).estimated_us / base
+        pruned = plan_for(subject, (selection,), way)
+        expected[share] = pruned.estimated_us / plan.estimated_us
     views, beside = _layers(subject)
-    named = set(subject.weights.values())
-    reached = {layer.name for _, layer in subject.flow.layers}
+    reached = {layer.name for _, layer in subject.flow.layers} | {view.name for view in views}
     weights = sum(view.weights for view in views)
     leaving = sum(v.weights for v in views if v.inputs_leave or v.outputs_leave)
     return Survey(
         model=subject.captured.name,
         layers=views,
         beside=beside,
-        unreached=tuple(sorted(named - reached - {v.name for v in views})),
+        unreached=tuple(sorted(set(subject.weights.values()) - reached)),
         frozen=plan.frozen,
         prunable=leaving / max(1, weights),
         expected=expected,
@@ -143,8 +139,7 @@ def _layers(subject: Subject) -> tuple[tuple[LayerSurvey, ...], tuple[LayerSurve
     """Every layer that the model reaches, and the weights it multiplies by that are no layer's."""
     model, captured, flow = subject.model, subject.captured, subject.flow
     reductions = {layer.name: layer for _, layer in flow.layers}
-    nothing = np.empty(0, dtype=np.int64)
-    needed = find_live(flow, {r.layer: nothing for r in reductions.values()}).lines
+    needed = needed_rows(flow)
 
     def view(name: str, kind: str, weight: Tensor, inputs: int, relation: Reduce) -> LayerSurvey:
         inputs_leave = relation.read in flow.classes and not relation.channelwise
@@ -216,24 +211,18 @@ def _why(captured: Captured, flow: ChannelFlow, value: str) -> str:
     return "something needs all of them"
 
 
-def _stays(views: tuple[LayerSurvey, ...], *, inputs: bool) -> list[str]:
-    """How many layers can drop inputs or outputs, and which cannot, by reason."""
-    side = "input" if inputs else "output"
-    stays = [v for v in views if not (v.inputs_leave if inputs else v.outputs_leave)]
-    head = f"{len(views) - len(stays)} of {len(views)} layers can drop {side} channels"
-    if not stays:
-        return [f"{head}."]
-    rest = f"{head}. {'This one keeps' if len(stays) == 1 else 'These keep'} all:"
-    return [rest, *_by_reason(stays, lambda view: view.why_inputs if inputs else view.why)]
+def _stays(side: str, count: int, stays: Sequence[tuple[LayerSurvey, str]]) -> list[str]:
+    """How many layers can drop channels of a side, and which of them cannot, by reason."""
+    head = f"{count - len(stays)} of {count} layers can drop {side} channels."
+    rest = f" {'This one keeps' if len(stays) == 1 else 'These keep'} all:" if stays else ""
+    return [head + rest, *_by_reason(stays)]
 
 
-def _by_reason(
-    views: Sequence[LayerSurvey], reason_of: Callable[[LayerSurvey], str]
-) -> Iterator[str]:
+def _by_reason(views: Iterable[tuple[LayerSurvey, str]]) -> Iterator[str]:
     """A line for each reason, with the first few names it holds for."""
     reasons: dict[str, list[str]] = defaultdict(list)
-    for view in views:
-        reasons[reason_of(view)].append(view.name or "the model itself")
+    for view, reason in views:
+        reasons[reason].append(view.name or "the model itself")
     for reason, names in reasons.items():
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         yield f"  {shown}: {reason}."
@@ -242,7 +231,3 @@ def _by_reason(
 def _told(frozen: Frozen) -> str:
     where = f" at {frozen.source}" if frozen.source else ""
     return f"{frozen.operation}{where}: {frozen.because}"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

@@ -43,8 +43,7 @@ def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
             "has no place for the weight of that: it cannot be undone"
         )
     twin = copy.deepcopy(masking.released(settled(checked(model)))[0])
-    small = tensors(pruned)
-    wide = tensors(twin)
+    small, wide = tensors(pruned), tensors(twin)
     lost = sorted(plan.weights.cuts.keys() - wide.keys())
     if lost:
         raise PlanError(f"the export was made from another model: here is no {lost[0]}")

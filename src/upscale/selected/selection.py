@@ -86,10 +86,8 @@ class Selection:
         >>> dict((a & b).kept)
         {'a': (1,), 'b': (0,)}
         """
-        self._check_like(other)
-        kept: dict[str, Iterable[int]] = {**self.kept, **other.kept}
-        for name in self.kept.keys() & other.kept.keys():
-            kept[name] = set(self.kept[name]) & set(other.kept[name])
+        both = self._both(other)
+        kept = {**self.kept, **other.kept, **{name: one & two for name, (one, two) in both}}
         return Selection(kept=kept, side=self.side, after=self.after)
 
     def __or__(self, other: Selection) -> Selection:
@@ -99,12 +97,7 @@ class Selection:
         >>> dict((a | b).kept)
         {'a': (0, 1, 2)}
         """
-        self._check_like(other)
-        kept = {
-            name: set(self.kept[name]) | set(other.kept[name])
-            for name in self.kept
-            if name in other.kept
-        }
+        kept = {name: one | two for name, (one, two) in self._both(other)}
         return Selection(kept=kept, side=self.side, after=self.after)
 
     def differences(self, other: Selection) -> dict[str, tuple[int, ...]]:
@@ -114,13 +107,8 @@ class Selection:
         >>> a.differences(b)
         {'a': (0, 2)}
         """
-        self._check_like(other)
-        both = {
-            name: tuple(sorted(set(self.kept[name]) ^ set(other.kept[name])))
-            for name in self.kept
-            if name in other.kept
-        }
-        return {name: apart for name, apart in both.items() if apart}
+        both = self._both(other)
+        return {name: tuple(sorted(one ^ two)) for name, (one, two) in both if one != two}
 
     def to_json(self) -> str:
         """This selection as JSON text, which `from_json` reads.
@@ -128,14 +116,8 @@ class Selection:
         >>> Selection(kept={"a": [0, 2]}).to_json()
         '{"side": "input", "after": "norm", "kept": {"a": [0, 2]}, "windows": {}}'
         """
-        return json.dumps(
-            {
-                "side": self.side,
-                "after": self.after,
-                "kept": {name: list(kept) for name, kept in self.kept.items()},
-                "windows": {name: list(window) for name, window in self.windows.items()},
-            }
-        )
+        lists = {"kept": dict(self.kept), "windows": dict(self.windows)}
+        return json.dumps({"side": self.side, "after": self.after, **lists})
 
     @classmethod
     def from_json(cls, text: str) -> Selection:
@@ -161,23 +143,23 @@ class Selection:
         lines = [f"selection: {self.side} channels of {len(self.kept)} layers{where}"]
         if self.reached:
             lines += str(self.reached).splitlines()
-        for name in self.kept:
-            kept = tuple(self.kept[name])
+        for name, kept in self.kept.items():
             of = f" of {self.reached.widths[name]}" if self.reached else ""
             window = f", reads {len(tuple(self.windows[name]))}" if name in self.windows else ""
-            lines.append(f"{name:{width}}  keeps {len(kept)}{of}{window}")
+            lines.append(f"{name:{width}}  keeps {len(tuple(kept))}{of}{window}")
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            Selection,
-            (dict(self.kept), self.side, self.after, dict(self.windows), self.reached),
-        )
+        given = (dict(self.kept), self.side, self.after, dict(self.windows), self.reached)
+        return Selection, given
 
-    def _check_like(self, other: Selection) -> None:
+    def _both(self, other: Selection) -> list[tuple[str, tuple[set[int], set[int]]]]:
+        """What this selection and one like it keep of each layer that both name."""
         check_kind(other)
         if (self.side, self.after) != (other.side, other.after):
             raise SelectionError("selections of different sides cannot be put together")
+        theirs = other.kept
+        return [(n, (set(own), set(theirs[n]))) for n, own in self.kept.items() if n in theirs]
 
 
 def check_kind(selection: object) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from upscale.errors import ExampleError, SelectionError, UpscaleError
 from upscale.model.accepting import accepted, with_numbers
@@ -51,11 +52,9 @@ def batches_of(data: Iterable[Any], inputs: int) -> Iterator[Batch]:
         elif isinstance(given, Sequence) and len(given) == inputs:
             yield Batch(tuple(given), {}, None)
         elif isinstance(given, Sequence) and len(given) == inputs + 1:
-            first = given[0]
-            if inputs == 1 and isinstance(first, Mapping):
-                yield Batch((), first, given[1])
-            else:
-                yield Batch(tuple(given[:-1]), {}, given[-1])
+            *args, target = given
+            named = inputs == 1 and isinstance(args[0], Mapping)
+            yield Batch((), args[0], target) if named else Batch(tuple(args), {}, target)
         else:
             raise SelectionError(
                 f"a batch of data is a {type(given).__name__}; it must be what the model takes, "
@@ -93,36 +92,27 @@ def read_maps(
 
     def look(name: str, maps: Tensor) -> None:
         layer = own[name]
-        channels_last = isinstance(layer, nn.Linear)
-        space = 1 if channels_last else weight_of(layer).ndim - 2
-        if not channels_last and maps.ndim == space + 1:
-            maps = maps.unsqueeze(0)
-        if channels_last:
+        if isinstance(layer, nn.Linear):
             maps = maps.reshape(1, -1) if maps.ndim == 1 else maps
             maps = maps.flatten(1, -2).movedim(-1, 1) if maps.ndim > 2 else maps.unsqueeze(2)
+        elif maps.ndim == weight_of(layer).ndim - 1:
+            maps = maps.unsqueeze(0)
         found = reading(maps.detach())
         if side == "input":
             found = found.reshape(int(getattr(layer, "groups", 1)), -1).sum(dim=0)
         totals[name] = totals.get(name, torch.zeros_like(found)) + found
         seen[name] = seen.get(name, 0) + maps.shape[0]
 
-    hooks = []
-    for name in names:
+    def watch(name: str) -> RemovableHandle:
         if side == "input":
-            hooks.append(
-                own[name].register_forward_pre_hook(lambda _, args, name=name: look(name, args[0]))
-            )
-        else:
-            hooks.append(
-                own[name].register_forward_hook(lambda _, args, out, name=name: look(name, out))
-            )
-    try:
-        with evaluating(model), torch.no_grad():
-            for batch in batches:
-                batch.run(model)
-    finally:
-        for hook in hooks:
-            hook.remove()
+            return own[name].register_forward_pre_hook(lambda _, args: look(name, args[0]))
+        return own[name].register_forward_hook(lambda _, args, out: look(name, out))
+
+    with evaluating(model), torch.no_grad(), ExitStack() as hooks:
+        for name in names:
+            hooks.enter_context(watch(name))
+        for batch in batches:
+            batch.run(model)
     return {name: total / max(1, seen[name]) for name, total in totals.items()}
 
 

@@ -11,6 +11,7 @@ stand in one line by their scores, and the first so many go. Either way a number
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class Readership:
 
     def share(self, share: float, limits: Limits) -> float:
         """The share these units are to lose: the least that any of their readers is to."""
-        if any(reader in limits.held for reader in self.readers):
+        if not limits.held.isdisjoint(self.readers):
             return 0.0
         return min(limits.shares.get(reader, share) for reader in self.readers)
 
@@ -82,17 +83,17 @@ class Chooser:
     def by_threshold(self, target: float) -> dict[str, Flags]:
         """What is kept if layers compete, and all that goes meets a target."""
         fixed = self._gone_by_share(0.0)
-        free = [unit for unit in self._order.tolist() if self._is_free(unit)]
+        # Units whose readers are held, or have a share of their own, do not compete.
+        bound = self._limits.held | self._limits.shares.keys()
+        free = [unit for unit in self._order.tolist() if bound.isdisjoint(self._readers[unit])]
         line = list(self._within_floors(free, fixed))
-        low, high = 0, len(line)
-        while low < high:
-            middle = (low + high) // 2
-            if self._amount(self._gone_with(fixed, line[:middle])) < target:
-                low = middle + 1
-            else:
-                high = middle
-        short = max(0, low - 1)
-        gone = self._closest(target, [self._gone_with(fixed, line[:n]) for n in (short, low)])
+
+        def gone_up_to(place: int) -> Flags:
+            return self._gone_with(fixed, line[:place])
+
+        met = bisect_left(range(len(line)), target, key=lambda n: self._amount(gone_up_to(n)))
+        short = max(0, met - 1)
+        gone = self._closest(target, [gone_up_to(short), gone_up_to(met)])
         if abs(self._amount(gone) - target) > MET * target and self._limits.round_to == 1:
             gone = self._closest(target, [gone, self._filled(fixed, line, short, target)])
         return self._kept(gone)
@@ -106,11 +107,6 @@ class Chooser:
         if key not in self._measured:
             self._measured[key] = self._measure(self._kept(gone))
         return self._measured[key]
-
-    def _is_free(self, unit: int) -> bool:
-        """Whether no reader of a unit is held, or has a share of its own."""
-        limits = self._limits
-        return not any(r in limits.held or r in limits.shares for r in self._readers[unit])
 
     def _within_floors(self, line: list[int], fixed: Flags) -> Iterator[int]:
         """The units that can go one after the other before every layer is at its floor."""
@@ -146,15 +142,13 @@ class Chooser:
         for group in self._readerships:
             size = len(group.units)
             ideal = size - group.share(share, self._limits) * size
+            readers = group.readers.items()
             kept = min(
-                self._numbers_kept(group, ideal, left),
-                key=lambda n: (
-                    sum((error[r] + m * (n - ideal)) ** 2 for r, m in group.readers.items()),
-                    n,
-                ),
+                self._numbers_kept(group, ideal, left),  # of equals the first, so the least
+                key=lambda n: sum((error[r] + m * (n - ideal)) ** 2 for r, m in readers),
             )
             gone[group.units[: size - kept]] = True
-            for reader, number in group.readers.items():
+            for reader, number in readers:
                 error[reader] += number * (kept - ideal)
                 left[reader] -= number * (size - kept)
         return gone
@@ -200,8 +194,7 @@ def _unit_scores(units: Units, scores: Mapping[str, Scores], limits: Limits) -> 
 
 def _readerships(units: Units, order: Positions) -> list[Readership]:
     """Units by who reads them, each readership's in the given order."""
-    rank = np.empty(units.count, dtype=np.int64)
-    rank[order] = np.arange(units.count)
+    rank = np.argsort(order)
     shared = units.members() > 1
     by_readers: dict[tuple[tuple[str, int], ...], Positions] = {
         ((weight, 1),): own[~shared[own]] for weight, own in units.of.items()

@@ -131,6 +131,34 @@ def fpgm(weight: Tensor, context: Context) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class ByMaps:
+    """A criterion that reads the feature maps of the caller's batches.
+
+    A reading takes maps as images × channels × space, and sums its numbers over images.
+    """
+
+    name: str
+    reading: Callable[[Tensor], Tensor]
+    comparable: bool = False
+
+    def score(self, study: Study) -> dict[str, Tensor]:
+        batches = study.batches(self.name)
+        return read_maps(study.model, study.names, study.side, batches, self.reading)
+
+
+def magnitude(maps: Tensor) -> Tensor:
+    """The mean absolute value of each channel."""
+    return maps.abs().flatten(2).mean(dim=2).sum(dim=0)
+
+
+def rank(maps: Tensor) -> Tensor:
+    """The mean rank of each channel's feature maps (HRank, Lin et al. 2020)."""
+    shaped = maps.flatten(2, -2) if maps.ndim > 3 else maps.reshape(*maps.shape[:2], 1, -1)
+    ranks: Tensor = torch.linalg.matrix_rank(shaped.float())
+    return ranks.double().sum(dim=0)
+
+
+@dataclass(frozen=True, slots=True)
 class Random:
     """Scores drawn from a generator; from torch's own if none is given."""
 
@@ -138,11 +166,10 @@ class Random:
     comparable: bool = True
 
     def score(self, study: Study) -> dict[str, Tensor]:
-        return study.score_weights(self._draw)
-
-    def _draw(self, weight: Tensor, context: Context) -> Tensor:
-        count = weight.shape[1 if context.side == "input" else 0]
-        return torch.rand(count, generator=self.generator)
+        axis = 1 if study.side == "input" else 0
+        return study.score_weights(
+            lambda weight, _: torch.rand(weight.shape[axis], generator=self.generator)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,36 +190,6 @@ class Norm:
                 "importance 'bn' needs layers next to a BatchNorm with a scale; none is"
             )
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Activation:
-    """The mean absolute value of each channel over the caller's batches."""
-
-    comparable: bool = False
-
-    def score(self, study: Study) -> dict[str, Tensor]:
-        def magnitude(maps: Tensor) -> Tensor:
-            return maps.abs().flatten(2).mean(dim=2).sum(dim=0)
-
-        return read_maps(
-            study.model, study.names, study.side, study.batches("activation"), magnitude
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class HRank:
-    """The mean rank of each channel's feature maps over the caller's batches (Lin et al. 2020)."""
-
-    comparable: bool = False
-
-    def score(self, study: Study) -> dict[str, Tensor]:
-        def rank(maps: Tensor) -> Tensor:
-            shaped = maps.flatten(2, -2) if maps.ndim > 3 else maps.reshape(*maps.shape[:2], 1, -1)
-            ranks: Tensor = torch.linalg.matrix_rank(shaped.float())
-            return ranks.double().sum(dim=0)
-
-        return read_maps(study.model, study.names, study.side, study.batches("hrank"), rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +240,11 @@ BY_WEIGHT: dict[str, Importance] = {
     "bn": Norm(),
     "random": Random(),
 }
-BY_DATA: dict[str, Importance] = {"hrank": HRank(), "taylor": Taylor(), "activation": Activation()}
+BY_DATA: dict[str, Importance] = {
+    "hrank": ByMaps("hrank", rank),
+    "taylor": Taylor(),
+    "activation": ByMaps("activation", magnitude),
+}
 CRITERIA = BY_WEIGHT | BY_DATA
 
 
@@ -268,8 +269,7 @@ def score(importance: str | Importance | Scorer, study: Study) -> dict[str, Tens
     own = layers(study.model)
     who = importance if isinstance(importance, str) else type(importance).__name__
     for name, scores in found.items():
-        rows, columns = _rows_first(own[name]).shape[:2]
-        width = columns if study.side == "input" else rows
+        width = _rows_first(own[name]).shape[1 if study.side == "input" else 0]
         if not isinstance(scores, Tensor) or tuple(scores.shape) != (width,):
             shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise SelectionError(

@@ -38,18 +38,22 @@ def find_limits(
     Patterns may name any of the model's layers; those without a choice keep all anyway.
     """
     names = tuple(layers)
+
+    def matching(pattern: str, option: str) -> list[str]:
+        found = [name for name in names if fnmatchcase(name, pattern)]
+        if not found:
+            raise SelectionError(
+                f"{option}: {pattern!r} matches no convolution or linear; patterns are layer "
+                "names, with * for any part"
+            )
+        return [weights[name] for name in found if name in weights]
+
     shares = {
-        weights[name]: Amount(share).share
+        weight: Amount(share).share
         for pattern, share in (options.overrides or {}).items()
-        for name in _matching(names, pattern, "overrides")
-        if name in weights
+        for weight in matching(pattern, "overrides")
     }
-    held = frozenset(
-        weights[name]
-        for pattern in options.ignore
-        for name in _matching(names, pattern, "ignore")
-        if name in weights
-    )
+    held = frozenset(weight for own in options.ignore for weight in matching(own, "ignore"))
     before = options.within.kept if options.within else {}
     gone = {
         weights[name]: np.setdiff1d(np.arange(len(units.of[weights[name]])), list(kept))
@@ -57,13 +61,3 @@ def find_limits(
         if name in weights
     }
     return Limits(shares, held, gone, options.floor, options.round_to)
-
-
-def _matching(names: Iterable[str], pattern: str, option: str) -> list[str]:
-    matching = [name for name in names if fnmatchcase(name, pattern)]
-    if not matching:
-        raise SelectionError(
-            f"{option}: {pattern!r} matches no convolution or linear; patterns are layer names, "
-            "with * for any part"
-        )
-    return matching

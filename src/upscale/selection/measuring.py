@@ -58,9 +58,8 @@ class LayerSizes:
             elif weight in beside:
                 # A layer that reads a gate has one number for each row and column, and meets
                 # each image once.
-                small = share * prod(flow.shapes[relation.weight])
-                left[weight] = small
-                macs += small
+                left[weight] = share * prod(flow.shapes[relation.weight])
+                macs += left[weight]
         return {
             "parameters": 1 - sum(left.values()) / max(1, sum(self.parameters.values())),
             "macs": 1 - macs / max(1, sum(self.macs.values())),
@@ -71,9 +70,8 @@ def measure_layers(flow: ChannelFlow, parameters: Mapping[str, int]) -> LayerSiz
     """The sizes of layers with the given numbers of weights, on the example."""
     macs: dict[str, int] = defaultdict(int)
     for _, relation in flow.layers:
-        weight = relation.name
-        if weight in parameters:
-            macs[weight] += parameters[weight] * places(flow, relation)
+        if relation.name in parameters:
+            macs[relation.name] += parameters[relation.name] * places(flow, relation)
     return LayerSizes(parameters, dict(macs))
 
 

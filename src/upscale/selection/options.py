@@ -21,10 +21,6 @@ from upscale.selection.importance import CRITERIA, Importance, Scorer, importanc
 Loss = Callable[[Any, Any], Tensor]
 
 
-def _anything(value: Any) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """What one option is if nobody says, what it is about, and what it may be.
@@ -40,7 +36,7 @@ class Option:
     default: Any
     about: str
     must_be: str = ""
-    fits: Callable[[Any], bool] = _anything
+    fits: Callable[[Any], bool] = lambda _: True
     choices: tuple[str, ...] = ()
     number: type[int] | type[float] | None = None
 
@@ -69,10 +65,12 @@ def _number(kind: type[int] | type[float], default: float, about: str, least: in
 
 
 # What else a criterion may be, a function or an object, is known where criteria are.
-IMPORTANCE = Option("l2", "how channels are scored; the lowest go", choices=tuple(CRITERIA))
+IMPORTANCE = Option(
+    "l2", "how channels are scored; the lowest go", choices=tuple(CRITERIA)
+).declared()
 IGNORE = Option(
     (), "layers that keep all", "a list of patterns", lambda own: not isinstance(own, str)
-)
+).declared()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +78,7 @@ class Options:
     """What to select: the arguments of `upscale.select`, checked."""
 
     amount: Amount
-    importance: str | Importance | Scorer = field(
-        default=IMPORTANCE.default, metadata={"option": IMPORTANCE}
-    )
+    importance: str | Importance | Scorer = IMPORTANCE
     scope: str = _choice(
         "the same share of every layer, or the lowest scores of all", "local", "global"
     )
@@ -98,7 +94,7 @@ class Options:
     data: Iterable[Any] | None = None
     loss: Loss | None = None
     overrides: Mapping[str, float] | None = None
-    ignore: Iterable[str] = IGNORE.declared()
+    ignore: Iterable[str] = IGNORE
     floor: int = _number(int, 1, "keep N channels of every layer at least", 0)
     round_to: int = _number(int, 1, "keep multiples of N", 1)
     slack: float = _number(float, 0.1, "how much wider windows are than what is kept in them", 0)

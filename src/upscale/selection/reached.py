@@ -49,10 +49,6 @@ def _stopped(share: float, kept: Mapping[str, Flags], options: Options) -> str:
         return "no layer of the model can be pruned here"
     floored = [name for name, flags in kept.items() if flags.sum() <= max(options.floor, 1)]
     whole = [name for name, flags in kept.items() if flags.all()]
-    because = []
-    if floored:
-        because.append(f"{len(floored)} layers are at their floor ({floored[0]}, ...)")
-    if whole:
-        because.append(f"{len(whole)} layers keep everything ({whole[0]}, ...)")
-    because.append("the rest of the model cannot be pruned on this side")
-    return "; ".join(because)
+    stuck = (("are at their floor", floored), ("keep everything", whole))
+    because = [f"{len(names)} layers {do} ({names[0]}, ...)" for do, names in stuck if names]
+    return "; ".join([*because, "the rest of the model cannot be pruned on this side"])

@@ -43,18 +43,11 @@ def score_weights(
         norms=partial(norm_scales, model, flow, layers, options.side),
     )
     by_layer = score(options.importance, study)
-    competing = options.scope == "global"
-    levelled = competing and not getattr(importance_of(options.importance), "comparable", True)
-    return {
-        weight: _levelled(by_layer[name].numpy()) if levelled else by_layer[name].numpy()
-        for weight, name in layers.items()
-        if name in by_layer
-    }
-
-
-def _levelled(scores: Scores) -> Scores:
-    mean = float(np.abs(scores).mean()) if len(scores) else 0.0
-    return scores / (mean or 1.0)
+    scores = {weight: by_layer[name].numpy() for weight, name in layers.items() if name in by_layer}
+    if options.scope == "local" or getattr(importance_of(options.importance), "comparable", True):
+        return scores
+    means = {weight: np.abs(own).sum() / max(1, len(own)) for weight, own in scores.items()}
+    return {weight: own / (means[weight] or 1.0) for weight, own in scores.items()}
 
 
 def norm_scales(

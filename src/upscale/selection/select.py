@@ -27,12 +27,8 @@ from upscale.subject import Subject
 def select_channels(subject: Subject, options: Options) -> Selection:
     """Choose the channels that each layer of a subject keeps."""
     model, flow, names = subject.model, subject.flow, subject.weights
-    units = find_units(
-        flow,
-        side=options.side,
-        constraint=options.constraint,
-        single_branch=options.segments == "single-branch",
-    )
+    alone = options.segments == "single-branch"
+    units = find_units(flow, side=options.side, constraint=options.constraint, single_branch=alone)
     own = {name: weight for name, weight in names.items() if weight in units.of}
     # Weights that belong to no layer a selection can name have no say.
     units = units.only(frozenset(own.values()))
@@ -60,24 +56,19 @@ def select_channels(subject: Subject, options: Options) -> Selection:
     amount = options.amount
 
     def measure(kept: Mapping[str, Flags]) -> float:
-        if amount.counts_export:
-            return exported(kept)[amount.measure]
-        return sizes.masked(amount.measure, kept)
+        asked = amount.measure
+        return exported(kept)[asked] if amount.counts_export else sizes.masked(asked, kept)
 
     kept = _choose(Chooser(units, scores, limits, measure), options)
     read: Mapping[str, Flags] = {}
     if options.constraint == "contiguous":
-        windowed = keep_contiguous(flow, kept, scores, options.slack)
-        kept, read = dict(windowed.kept), windowed.read
+        kept, read = keep_contiguous(flow, kept, scores, options.slack)
     widths = {name: len(units.of[weight]) for name, weight in own.items()}
     shares = exported(kept) if amount.counts_export else {}
     reached = reached_by(kept, widths, sizes, options, shares)
     if reached.stopped:
-        warnings.warn(
-            f"asked {amount}, reached {reached.share:.2%}: {reached.stopped}",
-            AmountWarning,
-            stacklevel=3,
-        )
+        message = f"asked {amount}, reached {reached.share:.2%}: {reached.stopped}"
+        warnings.warn(message, AmountWarning, stacklevel=3)
     return replace(selected(kept, read), reached=reached)
 
 

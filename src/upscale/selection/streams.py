@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
-from upscale.channels import Flags, Positions
+from upscale.channels import Flags, Positions, positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import find_live
 from upscale.flow.reads import wants_of
@@ -43,7 +44,7 @@ class WindowReader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """Classes that share one order, and who reads them. `fixed` if the order is not free.
+    """Classes that share one order, ascending, and who reads them. `fixed` if it is not free.
 
     A stream is `plain` if each of its classes is one column of each reader. It is `alone` if
     its one reader needs no window, as the stream holds nothing but what that reads.
@@ -68,18 +69,10 @@ class StreamChoice:
     read: Flags
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Windowed:
-    """The channels each weight keeps, and what it reads beside them."""
-
-    kept: Mapping[str, Flags]
-    read: Mapping[str, Flags]
-
-
 def keep_contiguous(
     flow: ChannelFlow, kept: Mapping[str, Flags], scores: Mapping[str, Scores], slack: float
-) -> Windowed:
-    """Let each weight keep as many channels as it does, but so that pruning copies nothing.
+) -> tuple[dict[str, Flags], dict[str, Flags]]:
+    """The channels each weight keeps, as many as it did, and what it reads: pruning copies nothing.
 
     What even the whole model would copy, a flip of channels for instance, does not count.
     """
@@ -90,16 +83,15 @@ def keep_contiguous(
     ]
     unavoidable: int | None = None
     while True:
-        windowed = _together(kept, [choice for chosen in choices for choice in chosen])
-        windows = _positions(windowed.read)
-        plan = make_plan(Lowered(flow, _positions(windowed.kept), windows), Way(widen=False))
+        chosen, read = _together(kept, list(chain.from_iterable(choices)))
+        lowered = Lowered(flow, _positions(chosen), _positions(read))
+        plan = make_plan(lowered, Way(widen=False))
         if plan.copied_bytes and unavoidable is None:
             unavoidable = make_plan(Lowered(flow, {}), Way(widen=False)).copied_bytes
-        if plan.copied_bytes <= (unavoidable or 0):
-            return windowed
-        guilty = _guilty(plan, flow, streams, ways)
+        copies = plan.copied_bytes > (unavoidable or 0)
+        guilty = _guilty(plan, flow, streams, ways) if copies else []
         if not guilty:
-            return windowed
+            return chosen, read
         for index in guilty:
             ways[index] += 1
             choices[index] = _choose(streams[index], ways[index], kept, scores, slack)
@@ -113,27 +105,23 @@ def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
     carried = carried_classes(cut)
     fixed = fixed_streams(cut, stream_of, wants_of(cut, live, {}))
     readers: dict[int, list[WindowReader]] = defaultdict(list)
-    members: dict[int, set[int]] = defaultdict(set)
     awkward: set[int] = set()
     uses = Counter(relation.layer for _, relation in cut.layers)
     for _, relation in cut.layers:
         chooses = relation.name in kept and not relation.channelwise
         if not chooses or relation.read not in cut.classes:
             continue
-        classes = cut.classes[relation.read]
-        if carried:
-            classes = np.array([carried.get(c, c) for c in classes.tolist()])
+        classes = positions([carried.get(c, c) for c in cut.classes[relation.read].tolist()])
         streams = stream_of[classes]
         for stream in np.unique(streams).tolist():
             here = np.flatnonzero(streams == stream)
             if relation.groups > 1 or uses[relation.layer] > 1:
                 awkward.add(stream)
-            members[stream].update(classes[here].tolist())
             reader = WindowReader(relation.name, here % relation.columns, classes[here])
             readers[stream].append(reader)
-    for stream in sorted(readers):
-        classes = np.array(sorted(members[stream]), dtype=np.int64)
-        yield Stream(classes, tuple(readers[stream]), stream in fixed, stream not in awkward)
+    for stream, own in sorted(readers.items()):
+        classes = np.unique(np.concatenate([reader.classes for reader in own]))
+        yield Stream(classes, tuple(own), stream in fixed, stream not in awkward)
 
 
 def _choose(
@@ -142,15 +130,14 @@ def _choose(
     """What each reader of a stream keeps and reads of it."""
     if way == FREE and stream.alone:
         reader = stream.readers[0]
-        own = kept[reader.weight][reader.columns]
-        return [StreamChoice(reader, own, own)]
+        flags = kept[reader.weight][reader.columns]
+        return [StreamChoice(reader, flags, flags)]
     width = len(stream.classes)
-    number = {tied: index for index, tied in enumerate(stream.classes.tolist())}
     worth = np.zeros((len(stream.readers), width))
     keep = np.zeros(len(stream.readers), dtype=np.int64)
     numbers = []
     for row, reader in enumerate(stream.readers):
-        own = np.array([number[tied] for tied in reader.classes.tolist()])
+        own = np.searchsorted(stream.classes, reader.classes)
         numbers.append(own)
         np.add.at(worth[row], own, scores[reader.weight][reader.columns])
         share = kept[reader.weight][reader.columns].mean()
@@ -173,8 +160,10 @@ def _choose(
     ]
 
 
-def _together(kept: Mapping[str, Flags], choices: Sequence[StreamChoice]) -> Windowed:
-    """What all choices make of every weight; columns of no stream are kept as they were."""
+def _together(
+    kept: Mapping[str, Flags], choices: Sequence[StreamChoice]
+) -> tuple[dict[str, Flags], dict[str, Flags]]:
+    """What every weight keeps and reads by all choices; columns of no stream stay as they were."""
     chosen = {weight: flags.copy() for weight, flags in kept.items()}
     for choice in choices:
         chosen[choice.reader.weight][choice.reader.columns] = False
@@ -184,7 +173,7 @@ def _together(kept: Mapping[str, Flags], choices: Sequence[StreamChoice]) -> Win
     read = {choice.reader.weight: chosen[choice.reader.weight].copy() for choice in choices}
     for choice in choices:
         np.logical_or.at(read[choice.reader.weight], choice.reader.columns, choice.read)
-    return Windowed(chosen, read)
+    return chosen, read
 
 
 def _guilty(plan: Plan, flow: ChannelFlow, streams: list[Stream], ways: list[int]) -> list[int]:
@@ -192,20 +181,12 @@ def _guilty(plan: Plan, flow: ChannelFlow, streams: list[Stream], ways: list[int
     cut = untied(flow, written_anew(flow))
     carried = carried_classes(cut)
     edges = (*plan.graph.edges, *plan.graph.joins)
-    copying = [edge for edge in edges if edge.copied_bytes]
-    if not copying:
-        copying = [edge for edge in edges if edge.concatenated_bytes]
-    touched: set[int] = set()
-    for edge in copying:
-        for value in {edge.value, *(piece.value for piece in edge.pieces)}:
-            for line in cut.lines.get(value, ()):
-                touched.update(carried.get(c, c) for c in cut.classes[line].tolist())
-    guilty = [
-        index
-        for index, stream in enumerate(streams)
-        if ways[index] < WHOLE and touched.intersection(stream.classes.tolist())
-    ]
-    guilty = guilty or [index for index in range(len(streams)) if ways[index] < WHOLE]
+    copying = [e for e in edges if e.copied_bytes] or [e for e in edges if e.concatenated_bytes]
+    values = {edge.value for edge in copying} | {p.value for e in copying for p in e.pieces}
+    lines = [line for value in values for line in cut.lines.get(value, ())]
+    touched = {carried.get(c, c) for line in lines for c in cut.classes[line].tolist()}
+    free = [index for index, way in enumerate(ways) if way < WHOLE]
+    guilty = [i for i in free if not touched.isdisjoint(streams[i].classes.tolist())] or free
     freest = min((ways[index] for index in guilty), default=WHOLE)
     return [index for index in guilty if ways[index] == freest]
 

@@ -7,12 +7,13 @@ read channels of one class, and are one unit: 4 units of two columns each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Positions
+from upscale.channels import Positions, positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.classes import Classes
 from upscale.flow.relations import Line
@@ -33,9 +34,7 @@ class Units:
 
     def only(self, weights: frozenset[str]) -> Units:
         """The units of some weights alone."""
-        of = {weight: own for weight, own in self.of.items() if weight in weights}
-        names = np.unique(np.concatenate([*of.values(), np.empty(0, dtype=np.int64)]))
-        return Units({w: np.searchsorted(names, own) for w, own in of.items()}, len(names))
+        return _numbered({weight: own for weight, own in self.of.items() if weight in weights})
 
     def members(self) -> Positions:
         """How many channels each unit holds."""
@@ -54,7 +53,7 @@ def find_units(
     it or none does. Layers that read the model's input keep all of it, and layers that make
     what has to stay whole, such as the model's output, all they make.
     """
-    ends = dict(_ends(flow, side))
+    ends = _ends(flow, side)
     if single_branch:
         alone = _single_branch(flow, side)
         ends = {weight: classes for weight, classes in ends.items() if weight in alone}
@@ -65,57 +64,45 @@ def find_units(
         for weight, classes in ends.items():
             for use in classes:
                 joined.merge(numbers[weight], use)
-    roots = {weight: joined.find(own) for weight, own in numbers.items()}
-    names = np.unique(np.concatenate([*roots.values(), np.empty(0, dtype=np.int64)]))
-    return Units({w: np.searchsorted(names, own) for w, own in roots.items()}, len(names))
+    return _numbered({weight: joined.find(own) for weight, own in numbers.items()})
 
 
-def _ends(flow: ChannelFlow, side: str) -> Iterator[tuple[str, Positions]]:
+def _numbered(of: Mapping[str, Positions]) -> Units:
+    """Units of any numbers, numbered from 0 without gaps."""
+    names = np.unique(np.concatenate([*of.values(), np.empty(0, dtype=np.int64)]))
+    return Units({w: np.searchsorted(names, own) for w, own in of.items()}, len(names))
+
+
+def _ends(flow: ChannelFlow, side: str) -> dict[str, Positions]:
     """For each layer's weight, the classes that each of its channels touches, a row a use."""
     carried = carried_classes(flow)
     needed = _needed(flow, carried) if side == "output" else set()
-    uses: dict[str, list[Positions]] = {}
+    uses: dict[str, list[Positions]] = defaultdict(list)
     left_out: set[str] = set()
     for _, relation in flow.layers:
         if relation.channelwise:
             continue
         line = relation.read if side == "input" else relation.out
-        if line not in flow.classes:
-            left_out.add(relation.name)
-            continue
-        classes = flow.classes[line]
-        if carried:
-            classes = np.array([carried.get(c, c) for c in classes.tolist()])
-        if needed.intersection(classes.tolist()):
+        known = line in flow.classes
+        classes = [carried.get(c, c) for c in flow.classes[line].tolist()] if known else []
+        if not known or not needed.isdisjoint(classes):
             left_out.add(relation.name)
             continue
         size = relation.columns if side == "input" else len(classes)
-        uses.setdefault(relation.name, []).append(classes.reshape(-1, size))
-    for weight, touched in uses.items():
-        if weight not in left_out:
-            yield weight, np.concatenate(touched)
+        uses[relation.name].append(positions(classes).reshape(-1, size))
+    return {weight: np.concatenate(own) for weight, own in uses.items() if weight not in left_out}
 
 
 def _needed(flow: ChannelFlow, carried: Mapping[int, int]) -> set[int]:
     """Classes of channels that something needs whole: the model's output, a normalisation."""
-    needed: set[int] = set()
-
-    def need(line: Line) -> None:
-        if line in flow.classes:
-            needed.update(carried.get(c, c) for c in flow.classes[line].tolist())
-
+    lines: set[Line] = set()
     for step in flow.steps:
-        covered: set[Line] = set()
-        for relation in step.relations:
-            covered.update(relation.reads)
-            for line in relation.needs_all:
-                need(line)
+        lines.update(line for relation in step.relations for line in relation.needs_all)
         if step.executed and not step.shape_only:
-            for value in step.reads:
-                for line in flow.lines.get(value, ()):
-                    if line not in covered:
-                        need(line)
-    return needed
+            read = {line for value in step.reads for line in flow.lines.get(value, ())}
+            lines |= read.difference(*(relation.reads for relation in step.relations))
+    known = [flow.classes[line].tolist() for line in lines & flow.classes.keys()]
+    return {carried.get(c, c) for classes in known for c in classes}
 
 
 def _single_branch(flow: ChannelFlow, side: str) -> set[str]:

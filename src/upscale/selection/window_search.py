@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -87,9 +88,8 @@ class Readers:
     def _totals(self, reader: int, orders: Positions) -> Matrix:
         """What a reader keeps in each window of each order: its best channels there."""
         width, keep = int(self.width[reader]), int(self.keep[reader])
-        windows = np.lib.stride_tricks.sliding_window_view(
-            self.worth[reader][orders], width, axis=1
-        )
+        worth = self.worth[reader][orders]
+        windows = np.lib.stride_tricks.sliding_window_view(worth, width, axis=1)
         total: Matrix = windows.sum(axis=2)
         extra = width - keep
         if extra > 0:
@@ -107,12 +107,8 @@ def find_windows(
     readers = Readers.of(scores, keep, slack)
     if order is None:
         order = _search(readers)
-    return [
-        order[start : start + width]
-        for start, width in zip(
-            readers.offsets(order).tolist(), readers.width.tolist(), strict=True
-        )
-    ]
+    starts = readers.offsets(order)
+    return [order[a:b] for a, b in zip(starts, starts + readers.width, strict=True)]
 
 
 def _search(readers: Readers) -> Positions:
@@ -162,11 +158,9 @@ def _rearranged(readers: Readers, order: Positions) -> Positions:
     gain = readers.worth.T @ covers.T.astype(np.float64)
     order = order.copy()
     for _ in range(PASSES):
-        moved = False
-        for one in range(len(starts)):
-            for other in range(one + 1, len(starts)):
-                moved |= _exchange(order, zone, gain, one, other)
-        if not moved:
+        pairs = combinations(range(len(starts)), 2)
+        moved = [_exchange(order, zone, gain, one, other) for one, other in pairs]
+        if not any(moved):
             break
     return order
 
