@@ -13,15 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from upscale.cli.arguments import (
-    SAYABLE,
-    amount_of,
-    check,
-    check_apart,
-    example_of,
-    make_parser,
-    target_of,
-)
+from upscale.cli import arguments as command_line
+from upscale.cli.arguments import amount_of, example_of, target_of
 from upscale.cli.outcomes import INTERRUPTED, OK, SLOWER, say_error, wants_json
 from upscale.cli.progress import Progress
 from upscale.cli.sweeping import sweep
@@ -30,6 +23,7 @@ from upscale.errors import ExampleError, SlowerWarning
 from upscale.lab.sources import SourceError, find_model
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import survey
+from upscale.selection.options import OPTIONS
 from upscale.store import load, save
 from upscale.targets.calibration import cache_path, calibrate
 from upscale.targets.racing import race_models
@@ -41,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     try:
         with interruptible():
-            status = _run(make_parser().parse_args(given))
+            status = _run(command_line.make_parser().parse_args(given))
             sys.stdout.flush()
             return status
     except (Exception, KeyboardInterrupt) as error:  # a model's own code may raise anything
@@ -54,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     commands = {"prune": _prune, "inspect": _inspect, "bench": _bench, "calibrate": _calibrate}
     commands["sweep"] = sweep
-    check(arguments)
+    command_line.check(arguments)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
         try:
@@ -73,7 +67,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     target = target_of(arguments, len(example))
     formats = {"onnx": to_onnx, "pt2": to_exported, "torchscript": to_torchscript}
     asked = {name: path for name in formats if (path := getattr(arguments, name)) is not None}
-    check_apart({"out": arguments.out, **asked})
+    command_line.check_apart({"out": arguments.out, **asked})
     with Progress(3 + len(asked), quiet=arguments.quiet) as progress:
         progress.step(f"loading {arguments.model}")
         model = _model(arguments)
@@ -163,7 +157,6 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _model(arguments: argparse.Namespace) -> nn.Module:
-    target_of(arguments)  # says what is wrong with it before anything takes long
     model = find_model(arguments.model, arguments.weights).to(getattr(torch, arguments.dtype))
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
@@ -174,7 +167,7 @@ def _model(arguments: argparse.Namespace) -> nn.Module:
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `select` is told."""
-    return {name: getattr(arguments, name) for name in SAYABLE}
+    return {name: getattr(arguments, name) for name in OPTIONS}
 
 
 def _check_takes(model: nn.Module, example: Tensor) -> None:
