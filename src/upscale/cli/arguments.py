@@ -6,9 +6,8 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -163,22 +162,10 @@ def _add_option(parser: argparse.ArgumentParser, name: str, option: Option) -> N
     elif option.choices:
         parser.add_argument(flag, choices=option.choices, default=option.default, help=about)
     elif option.number:
-        read = partial(_number, name, option)
+        read = _reader(option.number, option.fits, option.must_be)
         parser.add_argument(flag, type=read, default=option.default, metavar="N", help=about)
     else:
         parser.add_argument(flag, action="append", default=[], metavar="PATTERN", help=about)
-
-
-def _number(name: str, option: Option, text: str) -> int | float:
-    """The number that a text says, if the option may be that."""
-    assert option.number is not None
-    try:
-        value = option.number(text)
-    except ValueError:
-        value = math.nan
-    if option.complaint(name, value):
-        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {option.must_be}")
-    return value
 
 
 def _add_prune(parser: argparse.ArgumentParser) -> None:
@@ -207,22 +194,30 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     add("--csv", action="store_true", help="with --show: as CSV, all columns")
 
 
-def whole(text: str) -> int:
-    """A number of things, of which there is one at least."""
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a whole number >= 1")
-    return int(text)
+def _decimal(text: str) -> int:
+    """The number that digits alone say; 0 for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() else 0
 
 
-def seconds(text: str) -> float:
-    """A span of time."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a number of seconds > 0")
-    return found
+def _reader(
+    read: Callable[[str], int | float], fits: Callable[[Any], bool], must_be: str
+) -> Callable[[str], int | float]:
+    """What gives the number that an argument says, or says what it must be."""
+
+    def checked(text: str) -> int | float:
+        try:
+            value = read(text)
+        except ValueError:
+            value = math.nan
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {must_be}")
+        return value
+
+    return checked
+
+
+whole = _reader(_decimal, lambda value: value > 0, "a whole number >= 1")
+seconds = _reader(float, lambda value: 0 < value < math.inf, "a number of seconds > 0")
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -267,8 +262,7 @@ def example_of(arguments: argparse.Namespace) -> Tensor:
 
 
 def _sizes(shape: str) -> list[int]:
-    parts = shape.split(",")
-    sizes = [int(size) if size.isascii() and size.isdecimal() else 0 for size in parts]
+    sizes = [_decimal(size) for size in shape.split(",")]
     if min(sizes) < 1:
         raise ArgumentsError(f"--shape is {shape!r}; it must be sizes such as 1,3,224,224")
     return sizes

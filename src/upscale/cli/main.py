@@ -55,10 +55,10 @@ def _run(arguments: argparse.Namespace) -> int:
             status = commands[arguments.command](arguments)
         except SystemExit as error:
             raise SourceError(f"code that was given called sys.exit({error.code!r})") from error
-    slower = [w for w in told if issubclass(w.category, SlowerWarning)]
-    ours = [w for w in told if w.category.__module__.startswith("upscale")]
-    for warning in ours:
-        print(f"upscale: {warning.message}", file=sys.stderr)
+    for warning in told:
+        if warning.category.__module__.startswith("upscale"):
+            print(f"upscale: {warning.message}", file=sys.stderr)
+    slower = any(issubclass(warning.category, SlowerWarning) for warning in told)
     return SLOWER if slower and status == OK else status
 
 
@@ -69,8 +69,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     asked = {name: path for name in formats if (path := getattr(arguments, name)) is not None}
     command_line.check_apart({"out": arguments.out, **asked})
     with Progress(3 + len(asked), quiet=arguments.quiet) as progress:
-        progress.step(f"loading {arguments.model}")
-        model = _model(arguments)
+        model = _model(arguments, progress)
         progress.step("pruning and verifying")
         pruned = prune(
             model,
@@ -112,8 +111,7 @@ def _prune(arguments: argparse.Namespace) -> int:
 def _inspect(arguments: argparse.Namespace) -> int:
     example = example_of(arguments)
     with Progress(2, quiet=arguments.quiet) as progress:
-        progress.step(f"loading {arguments.model}")
-        model = _model(arguments)
+        model = _model(arguments, progress)
         progress.step("following its channels")
         found = survey(model, example, target=target_of(arguments, len(example)))
     return _show(arguments, asdict(found), [str(found)])
@@ -123,8 +121,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     example = example_of(arguments)
     target = target_of(arguments, len(example))
     with Progress(3, quiet=arguments.quiet) as progress:
-        progress.step(f"loading {arguments.model}")
-        model = _model(arguments)
+        model = _model(arguments, progress)
         if arguments.against is not None:
             smaller: nn.Module = load(arguments.against)
         else:
@@ -134,17 +131,13 @@ def _bench(arguments: argparse.Namespace) -> int:
             )
         progress.step("racing")
         _check_takes(smaller, example)
-        taken = race_models(
-            {"unpruned": model, "pruned": smaller}, example, target, runs=arguments.runs
-        )
+        models = {"unpruned": model, "pruned": smaller}
+        taken = race_models(models, example, target, runs=arguments.runs)
     ratio = taken["pruned"].median_ms / taken["unpruned"].median_ms
     result = {"ratio": ratio, **{name: asdict(own) for name, own in taken.items()}}
     lines = [f"{name}: {own}" for name, own in taken.items()]
-    _show(
-        arguments,
-        result,
-        [*lines, f"The pruned model takes {ratio:.2f} times as long as the unpruned."],
-    )
+    lines.append(f"The pruned model takes {ratio:.2f} times as long as the unpruned.")
+    _show(arguments, result, lines)
     return OK if ratio < 1 else SLOWER
 
 
@@ -156,7 +149,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     return _show(arguments, prices, [*lines, f"Kept in {cache_path()}"])
 
 
-def _model(arguments: argparse.Namespace) -> nn.Module:
+def _model(arguments: argparse.Namespace, progress: Progress) -> nn.Module:
+    progress.step(f"loading {arguments.model}")
     model = find_model(arguments.model, arguments.weights).to(getattr(torch, arguments.dtype))
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
