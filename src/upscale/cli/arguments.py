@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -22,8 +21,13 @@ from upscale.selection.importance import BY_WEIGHT
 from upscale.selection.options import OPTIONS, Option
 from upscale.targets.target import FORMATS, ITEM_BYTES, RUNTIMES, Target
 
-# What `select` can be told here: all that is a name, a number or a list of patterns.
-SAYABLE = tuple(OPTIONS)
+# What an amount may be a share of, and what it means.
+AMOUNTS: Mapping[str, tuple[Callable[[float], Amount | Latency], str]] = {
+    "amount": (Amount, "share of channels to prune"),
+    "parameters": (Parameters, "share of weights to prune"),
+    "macs": (Macs, "share of multiply-adds to prune"),
+    "latency": (Latency, "share of the unpruned latency to come down to"),
+}
 
 EXAMPLES = {
     "prune": """\
@@ -125,47 +129,28 @@ def _command(
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=HELP)
-    parser.add_argument(
-        "--weights",
-        type=Path,
-        metavar="FILE",
-        help="a state_dict in safetensors or torch.save's format; random weights if not given",
-    )
-    parser.add_argument(
-        "--shape", default="1,3,224,224", help="of the input; 1,3,224,224 if not said"
-    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help=HELP)
+    about = "a state_dict in safetensors or torch.save's format; random weights if not given"
+    add("--weights", type=Path, metavar="FILE", help=about)
+    add("--shape", default="1,3,224,224", help="of the input; 1,3,224,224 if not said")
     _add_target(parser)
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--runtime", choices=RUNTIMES, default="torch", help="what will run the export"
-    )
-    parser.add_argument("--channels-last", action="store_true", help="plan for channels-last")
-    parser.add_argument("--threads", type=whole, default=None, help="threads that torch may use")
-    parser.add_argument(
-        "--dtype", choices=sorted(ITEM_BYTES), default="float32", help="of weights and input"
-    )
+    add = parser.add_argument
+    add("--runtime", choices=RUNTIMES, default="torch", help="what will run the export")
+    add("--channels-last", action="store_true", help="plan for channels-last")
+    add("--threads", type=whole, default=None, help="threads that torch may use")
+    add("--dtype", choices=sorted(ITEM_BYTES), default="float32", help="of weights and input")
 
 
 def _add_amount(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    amount = parser.add_mutually_exclusive_group(required=required)
-    amount.add_argument("--amount", type=float, metavar="SHARE", help="share of channels to prune")
-    amount.add_argument(
-        "--parameters", type=float, metavar="SHARE", help="share of weights to prune"
-    )
-    amount.add_argument(
-        "--macs", type=float, metavar="SHARE", help="share of multiply-adds to prune"
-    )
-    amount.add_argument(
-        "--latency",
-        type=float,
-        metavar="SHARE",
-        help="share of the unpruned latency to come down to",
-    )
-    for name in SAYABLE:
-        _add_option(parser, name, OPTIONS[name])
+    group = parser.add_mutually_exclusive_group(required=required)
+    for name, (_, about) in AMOUNTS.items():
+        group.add_argument(f"--{name}", type=float, metavar="SHARE", help=about)
+    for name, option in OPTIONS.items():
+        _add_option(parser, name, option)
 
 
 def _add_option(parser: argparse.ArgumentParser, name: str, option: Option) -> None:
@@ -177,72 +162,62 @@ def _add_option(parser: argparse.ArgumentParser, name: str, option: Option) -> N
     elif option.choices:
         parser.add_argument(flag, choices=option.choices, default=option.default, help=about)
     elif option.number:
-        read = partial(_number, name, option)
+        read = _reader(option.number, option.fits, option.must_be)
         parser.add_argument(flag, type=read, default=option.default, metavar="N", help=about)
     else:
         parser.add_argument(flag, action="append", default=[], metavar="PATTERN", help=about)
 
 
-def _number(name: str, option: Option, text: str) -> int | float:
-    """The number that a text says, if the option may be that."""
-    assert option.number is not None
-    try:
-        value = option.number(text)
-    except ValueError:
-        value = math.nan
-    if option.complaint(name, value):
-        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {option.must_be}")
-    return value
-
-
 def _add_prune(parser: argparse.ArgumentParser) -> None:
     _add_source(parser)
     _add_amount(parser, required=True)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write it")
-    parser.add_argument("--onnx", type=Path, metavar="FILE", help="write ONNX too")
-    parser.add_argument("--pt2", type=Path, metavar="FILE", help="write torch.export's format too")
-    parser.add_argument("--torchscript", type=Path, metavar="FILE", help="write TorchScript too")
-    parser.add_argument("--measure", action="store_true", help="race it, and take the fastest")
-    parser.add_argument("--fuse", action="store_true", help="fold BatchNorms, for inference alone")
-    parser.add_argument(
-        "--no-verify", action="store_true", help="do not compare with the masked model"
-    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="FILE", help="where to write it")
+    add("--onnx", type=Path, metavar="FILE", help="write ONNX too")
+    add("--pt2", type=Path, metavar="FILE", help="write torch.export's format too")
+    add("--torchscript", type=Path, metavar="FILE", help="write TorchScript too")
+    add("--measure", action="store_true", help="race it, and take the fastest")
+    add("--fuse", action="store_true", help="fold BatchNorms, for inference alone")
+    add("--no-verify", action="store_true", help="do not compare with the masked model")
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("grid", type=Path, metavar="GRID", help="a .yaml or .py file of settings")
-    parser.add_argument(
-        "--records", type=Path, metavar="FILE", help="GRID with the ending .sqlite if not said"
-    )
-    parser.add_argument("--on", choices=PLACES, default="local", help="where cells are measured")
-    parser.add_argument(
-        "--workers", type=whole, metavar="N", help="processes; all cores if not said"
-    )
-    parser.add_argument("--address", help="of a Ray that runs already, such as auto or host:6379")
-    parser.add_argument("--retry", action="store_true", help="try cells again that failed before")
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="a cell that takes longer fails"
-    )
-    parser.add_argument("--show", action="store_true", help="print the records, measure nothing")
-    parser.add_argument("--csv", action="store_true", help="with --show: as CSV, all columns")
+    add = parser.add_argument
+    add("grid", type=Path, metavar="GRID", help="a .yaml or .py file of settings")
+    add("--records", type=Path, metavar="FILE", help="GRID with the ending .sqlite if not said")
+    add("--on", choices=PLACES, default="local", help="where cells are measured")
+    add("--workers", type=whole, metavar="N", help="processes; all cores if not said")
+    add("--address", help="of a Ray that runs already, such as auto or host:6379")
+    add("--retry", action="store_true", help="try cells again that failed before")
+    add("--timeout", type=seconds, metavar="SECONDS", help="a cell that takes longer fails")
+    add("--show", action="store_true", help="print the records, measure nothing")
+    add("--csv", action="store_true", help="with --show: as CSV, all columns")
 
 
-def whole(text: str) -> int:
-    """A number of things, of which there is one at least."""
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a whole number >= 1")
-    return int(text)
+def _decimal(text: str) -> int:
+    """The number that digits alone say; 0 for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() else 0
 
 
-def seconds(text: str) -> float:
-    """A span of time."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a number of seconds > 0")
-    return found
+def _reader(
+    read: Callable[[str], int | float], fits: Callable[[Any], bool], must_be: str
+) -> Callable[[str], int | float]:
+    """What gives the number that an argument says, or says what it must be."""
+
+    def checked(text: str) -> int | float:
+        try:
+            value = read(text)
+        except ValueError:
+            value = math.nan
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {must_be}")
+        return value
+
+    return checked
+
+
+whole = _reader(_decimal, lambda value: value > 0, "a whole number >= 1")
+seconds = _reader(float, lambda value: 0 < value < math.inf, "a number of seconds > 0")
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -260,13 +235,10 @@ def check(arguments: argparse.Namespace) -> None:
 
 def amount_of(arguments: argparse.Namespace) -> Amount | Latency:
     """The amount asked for; a quarter of channels if none is."""
-    if arguments.parameters is not None:
-        return Parameters(arguments.parameters)
-    if arguments.macs is not None:
-        return Macs(arguments.macs)
-    if arguments.latency is not None:
-        return Latency(arguments.latency)
-    return Amount(0.25 if arguments.amount is None else arguments.amount)
+    for name, (kind, _) in AMOUNTS.items():
+        if (share := getattr(arguments, name)) is not None:
+            return kind(share)
+    return Amount(0.25)
 
 
 def target_of(arguments: argparse.Namespace, batch: int = 1) -> Target:
@@ -290,8 +262,7 @@ def example_of(arguments: argparse.Namespace) -> Tensor:
 
 
 def _sizes(shape: str) -> list[int]:
-    parts = shape.split(",")
-    sizes = [int(size) if size.isascii() and size.isdecimal() else 0 for size in parts]
+    sizes = [_decimal(size) for size in shape.split(",")]
     if min(sizes) < 1:
         raise ArgumentsError(f"--shape is {shape!r}; it must be sizes such as 1,3,224,224")
     return sizes

@@ -13,15 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from upscale.cli.arguments import (
-    SAYABLE,
-    amount_of,
-    check,
-    check_apart,
-    example_of,
-    make_parser,
-    target_of,
-)
+from upscale.cli import arguments as command_line
+from upscale.cli.arguments import amount_of, example_of, target_of
 from upscale.cli.outcomes import INTERRUPTED, OK, SLOWER, say_error, wants_json
 from upscale.cli.progress import Progress
 from upscale.cli.sweeping import sweep
@@ -30,6 +23,7 @@ from upscale.errors import ExampleError, SlowerWarning
 from upscale.lab.sources import SourceError, find_model
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import survey
+from upscale.selection.options import OPTIONS
 from upscale.store import load, save
 from upscale.targets.calibration import cache_path, calibrate
 from upscale.targets.racing import race_models
@@ -41,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     try:
         with interruptible():
-            status = _run(make_parser().parse_args(given))
+            status = _run(command_line.make_parser().parse_args(given))
             sys.stdout.flush()
             return status
     except (Exception, KeyboardInterrupt) as error:  # a model's own code may raise anything
@@ -54,17 +48,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     commands = {"prune": _prune, "inspect": _inspect, "bench": _bench, "calibrate": _calibrate}
     commands["sweep"] = sweep
-    check(arguments)
+    command_line.check(arguments)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
         try:
             status = commands[arguments.command](arguments)
         except SystemExit as error:
             raise SourceError(f"code that was given called sys.exit({error.code!r})") from error
-    slower = [w for w in told if issubclass(w.category, SlowerWarning)]
-    ours = [w for w in told if w.category.__module__.startswith("upscale")]
-    for warning in ours:
-        print(f"upscale: {warning.message}", file=sys.stderr)
+    for warning in told:
+        if warning.category.__module__.startswith("upscale"):
+            print(f"upscale: {warning.message}", file=sys.stderr)
+    slower = any(issubclass(warning.category, SlowerWarning) for warning in told)
     return SLOWER if slower and status == OK else status
 
 
@@ -73,10 +67,9 @@ def _prune(arguments: argparse.Namespace) -> int:
     target = target_of(arguments, len(example))
     formats = {"onnx": to_onnx, "pt2": to_exported, "torchscript": to_torchscript}
     asked = {name: path for name in formats if (path := getattr(arguments, name)) is not None}
-    check_apart({"out": arguments.out, **asked})
+    command_line.check_apart({"out": arguments.out, **asked})
     with Progress(3 + len(asked), quiet=arguments.quiet) as progress:
-        progress.step(f"loading {arguments.model}")
-        model = _model(arguments)
+        model = _model(arguments, progress)
         progress.step("pruning and verifying")
         pruned = prune(
             model,
@@ -118,8 +111,7 @@ def _prune(arguments: argparse.Namespace) -> int:
 def _inspect(arguments: argparse.Namespace) -> int:
     example = example_of(arguments)
     with Progress(2, quiet=arguments.quiet) as progress:
-        progress.step(f"loading {arguments.model}")
-        model = _model(arguments)
+        model = _model(arguments, progress)
         progress.step("following its channels")
         found = survey(model, example, target=target_of(arguments, len(example)))
     return _show(arguments, asdict(found), [str(found)])
@@ -129,8 +121,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     example = example_of(arguments)
     target = target_of(arguments, len(example))
     with Progress(3, quiet=arguments.quiet) as progress:
-        progress.step(f"loading {arguments.model}")
-        model = _model(arguments)
+        model = _model(arguments, progress)
         if arguments.against is not None:
             smaller: nn.Module = load(arguments.against)
         else:
@@ -140,17 +131,13 @@ def _bench(arguments: argparse.Namespace) -> int:
             )
         progress.step("racing")
         _check_takes(smaller, example)
-        taken = race_models(
-            {"unpruned": model, "pruned": smaller}, example, target, runs=arguments.runs
-        )
+        models = {"unpruned": model, "pruned": smaller}
+        taken = race_models(models, example, target, runs=arguments.runs)
     ratio = taken["pruned"].median_ms / taken["unpruned"].median_ms
     result = {"ratio": ratio, **{name: asdict(own) for name, own in taken.items()}}
     lines = [f"{name}: {own}" for name, own in taken.items()]
-    _show(
-        arguments,
-        result,
-        [*lines, f"The pruned model takes {ratio:.2f} times as long as the unpruned."],
-    )
+    lines.append(f"The pruned model takes {ratio:.2f} times as long as the unpruned.")
+    _show(arguments, result, lines)
     return OK if ratio < 1 else SLOWER
 
 
@@ -162,8 +149,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     return _show(arguments, prices, [*lines, f"Kept in {cache_path()}"])
 
 
-def _model(arguments: argparse.Namespace) -> nn.Module:
-    target_of(arguments)  # says what is wrong with it before anything takes long
+def _model(arguments: argparse.Namespace, progress: Progress) -> nn.Module:
+    progress.step(f"loading {arguments.model}")
     model = find_model(arguments.model, arguments.weights).to(getattr(torch, arguments.dtype))
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
@@ -174,7 +161,7 @@ def _model(arguments: argparse.Namespace) -> nn.Module:
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `select` is told."""
-    return {name: getattr(arguments, name) for name in SAYABLE}
+    return {name: getattr(arguments, name) for name in OPTIONS}
 
 
 def _check_takes(model: nn.Module, example: Tensor) -> None:

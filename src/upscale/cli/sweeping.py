@@ -8,14 +8,7 @@ from dataclasses import asdict
 
 from upscale.cli.arguments import ArgumentsError
 from upscale.cli.progress import Progress
-from upscale.lab.sweep import (
-    Record,
-    as_csv,
-    as_table,
-    read_grid,
-    read_records,
-    run,
-)
+from upscale.lab import sweep as lab
 from upscale.lab.sweep.pace import Pace
 from upscale.lab.sweep.tables import rows_of
 
@@ -26,21 +19,21 @@ def sweep(arguments: argparse.Namespace) -> int:
         raise ArgumentsError("--csv is how --show prints: give both")
     if arguments.address is not None and arguments.on != "ray":
         raise ArgumentsError("--address is that of a Ray: give --on ray too")
-    cells = read_grid(arguments.grid)
+    cells = lab.read_grid(arguments.grid)
     path = arguments.records or arguments.grid.with_suffix(".sqlite")
     if arguments.show:
         wanted = {cell.key for cell in cells}
-        return _show(arguments, [r for r in read_records(path) if r.cell.key in wanted])
+        return _show(arguments, [r for r in lab.read_records(path) if r.cell.key in wanted])
     with Progress(len(cells), quiet=arguments.quiet) as progress:
 
-        def tell(record: Record | None, pace: Pace) -> None:
+        def tell(record: lab.Record | None, pace: Pace) -> None:
             if record is None:
                 progress.skip(len(cells) - sum(pace.cells.values()))
             elif record.error is not None:
                 progress.say(f"failed: {record.cell}: {record.error}")
             progress.step(str(pace))
 
-        summary = run(
+        summary = lab.run(
             cells,
             path,
             on=arguments.on,
@@ -59,11 +52,11 @@ def sweep(arguments: argparse.Namespace) -> int:
     return 1 if summary.failed else 0
 
 
-def _show(arguments: argparse.Namespace, records: list[Record]) -> int:
+def _show(arguments: argparse.Namespace, records: list[lab.Record]) -> int:
     if arguments.json:
         print(json.dumps(rows_of(records), indent=2))
     elif arguments.csv:
-        print(as_csv(records), end="")
+        print(lab.as_csv(records), end="")
     else:
-        print(as_table(records) if records else "No cell of this grid has a record yet.")
+        print(lab.as_table(records) if records else "No cell of this grid has a record yet.")
     return 0

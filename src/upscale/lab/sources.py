@@ -80,21 +80,18 @@ def imported(path: str) -> Any:
 
 def _built(path: str) -> nn.Module:
     """What a callable of the user's own returns."""
-    found = imported(path)
-    model = found if isinstance(found, nn.Module) else _called(found, path)
+    model = imported(path)
+    if not isinstance(model, nn.Module):
+        try:
+            model = model()
+        except Exception as error:  # it is the user's own code, and may raise anything
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            raise SourceError(
+                f"{path} raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            ) from error
     if not isinstance(model, nn.Module):
         raise SourceError(f"{path} gives a {type(model).__name__}, not a torch.nn.Module")
     return model
-
-
-def _called(build: Any, path: str) -> Any:
-    try:
-        return build()
-    except Exception as error:  # it is the user's own code, and may raise anything
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise SourceError(
-            f"{path} raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-        ) from error
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:

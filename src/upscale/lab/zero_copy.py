@@ -59,8 +59,7 @@ def wrong_numbers_plan(plan: Plan) -> Plan:
         graph=graph,
         report=replace(plan.report, lower_bound=0.0),
     )
-    origin = origin_of(plan)
-    if origin is not None:
+    if (origin := origin_of(plan)) is not None:
         named = replace(origin.captured, name=f"WrongNumbers{origin.captured.name}")
         remember(wrong, replace(origin, captured=named))
     return wrong
@@ -86,15 +85,9 @@ def _slices(pieces: list[Piece]) -> Iterator[Piece]:
         return
     # The plan does not say how long the value is; what its pieces span is surely there, and
     # no shorter than they are together unless some channels are taken several times.
-    start, stop = _span(pieces)
+    start = min(max(0, min(p.indices)) if p.indices is not None else p.start for p in pieces)
+    stop = max(max(p.indices) + 1 if p.indices is not None else p.start + p.length for p in pieces)
     while length > 0:
         taken = min(length, stop - start)
         yield Piece(first.value, start, taken)
         length -= taken
-
-
-def _span(pieces: list[Piece]) -> tuple[int, int]:
-    """The first place that any of the pieces takes, and the one after the last."""
-    starts = [max(0, min(p.indices)) if p.indices is not None else p.start for p in pieces]
-    stops = [max(p.indices) + 1 if p.indices is not None else p.start + p.length for p in pieces]
-    return min(starts), max(stops)

@@ -194,7 +194,5 @@ def torchvision_model(name: str, **options: Any) -> nn.Module:
         raise UnknownModelError(
             f"torchvision has no model {name!r}; torchvision.models.list_models() names them"
         )
-    builder = models.get_model_builder(name)
-    options.setdefault("weights", None)
-    model: nn.Module = builder(**options)
+    model: nn.Module = models.get_model_builder(name)(**{"weights": None, **options})
     return model.eval()

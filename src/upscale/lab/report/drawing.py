@@ -112,9 +112,8 @@ def _legend(tensors: Sequence[Rows]) -> Iterator[str]:
 
 
 def _height(rows: Rows) -> int:
-    numbered = _cell_width(rows) >= ROOM_FOR_NUMBERS
     lines = min(len(rows.readers), MOST_READERS + 1)
-    return 42 + 12 * numbered + LINE * lines
+    return 42 + 12 * (_cell_width(rows) >= ROOM_FOR_NUMBERS) + LINE * lines
 
 
 def _cell_width(rows: Rows) -> float:
@@ -153,10 +152,8 @@ def _tensor(rows: Rows, top: int) -> Iterator[str]:
 
 def _most_telling(readers: Sequence[Reader]) -> list[Reader]:
     """As many readers as are drawn, those that copy before all others, as the model runs."""
-    by_copies = sorted(
-        range(len(readers)),
-        key=lambda at: -readers[at].before.copies - 2 * readers[at].after.copies,
-    )
+    copies = [reader.before.copies + 2 * reader.after.copies for reader in readers]
+    by_copies = sorted(range(len(readers)), key=lambda at: -copies[at])
     return [readers[at] for at in sorted(by_copies[:MOST_READERS])]
 
 
@@ -184,9 +181,8 @@ def _row(
         if drawn:
             yield f'<path class="{alike}" d="{"".join(drawn)}"/>'
     if remark := _remark(read):
-        yield _text(
-            x + width * len(order) + 6, y + 9, remark, "copied" if read.copies else "remark"
-        )
+        kind = "copied" if read.copies else "remark"
+        yield _text(x + width * len(order) + 6, y + 9, remark, kind)
 
 
 def _style(read: Read) -> str:

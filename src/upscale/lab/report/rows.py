@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -109,8 +109,14 @@ class _Reading:
         self._by_line: dict[Line, list[Want]] = defaultdict(list)
         for want in self._wants:
             self._by_line[want.line].append(want)
+        self._layers = [(step, own) for step, own in flow.layers if not own.channelwise]
         self._components = find_streams(flow, self._live)
         self._carried = carried_classes(flow)
+        self._segments = {
+            weight: number
+            for number, segment in enumerate(find_segments(flow))
+            for weight in segment.producers
+        }
         self._sources = Layouts(flow)
         for _, relation in flow.selects:
             self._sources.look_through(relation)
@@ -120,26 +126,16 @@ class _Reading:
         for group, reader in self._readers():
             readers[group].append(reader)
         producers: dict[Group, list[Reduce]] = defaultdict(list)
-        for _, layer in self._flow.layers:
-            for group in () if layer.channelwise else self._held(layer.out):
+        for _, layer in self._layers:
+            for group in self._held(layer.out):
                 producers[group].append(layer)
-        segments = {
-            weight: number
-            for number, segment in enumerate(find_segments(self._flow))
-            for weight in segment.producers
-        }
         return tuple(
-            self._numbered(group, producers[group], found, segments)
-            for group, found in readers.items()
+            self._numbered(group, producers[group], found) for group, found in readers.items()
         )
 
     def _readers(self) -> Iterator[tuple[Group, Reader]]:
         """The read of every layer, and of whatever else takes only part of a tensor."""
-        layers = {
-            (step.node, layer.read): layer.name
-            for step, layer in self._flow.layers
-            if not layer.channelwise
-        }
+        layers = {(step.node, layer.read): layer.name for step, layer in self._layers}
         turns = {step.node: turn for turn, step in enumerate(self._flow.steps)}
         before, after = self._edges(self._in_place), self._edges(self._plan)
         gone_before, gone_after = self._in_place.graph.gone, self._plan.graph.gone
@@ -148,19 +144,17 @@ class _Reading:
             if want.executed and (read in layers or read in before or read in after):
                 name = _layer(layers.get(read)) or self._flow.steps[turns[want.node]].module
                 for group, kept, held, values in self._parts(want):
-                    yield (
-                        group,
-                        Reader(
-                            name=name or want.node,
-                            node=want.node,
-                            value=want.line.value,
-                            is_layer=read in layers,
-                            kept=frozenset(kept),
-                            held=frozenset(held),
-                            before=_read(before.get(read), values, want.node in gone_before),
-                            after=_read(after.get(read), values, want.node in gone_after),
-                        ),
+                    reader = Reader(
+                        name=name or want.node,
+                        node=want.node,
+                        value=want.line.value,
+                        is_layer=read in layers,
+                        kept=frozenset(kept),
+                        held=frozenset(held),
+                        before=_read(before.get(read), values, want.node in gone_before),
+                        after=_read(after.get(read), values, want.node in gone_after),
                     )
+                    yield group, reader
 
     def _edges(self, plan: Plan) -> dict[tuple[str, Line], Edge]:
         """The edge behind each read; that of a concatenation is its reader's, if it has one."""
@@ -214,31 +208,25 @@ class _Reading:
             split[group].add(channel)
         return split
 
-    def _numbered(
-        self,
-        group: Group,
-        producers: Sequence[Reduce],
-        readers: Sequence[Reader],
-        segments: Mapping[str, int],
-    ) -> Rows:
+    def _numbered(self, group: Group, producers: list[Reduce], readers: list[Reader]) -> Rows:
         emitted = sorted((self._emitted(p) for p in producers), key=len, reverse=True)
         live = sorted(set().union(*emitted, *(reader.kept | reader.held for reader in readers)))
         known = set(live).union(*(self._flow.classes[p.out].tolist() for p in producers))
         number = {channel: at for at, channel in enumerate(sorted(known))}
         given = group.value if isinstance(group, Line) else "constants"
+        segments = (self._segments[p.name] for p in producers if p.name in self._segments)
+
+        def numbers(channels: Iterable[int]) -> frozenset[int]:
+            return frozenset(number[channel] for channel in channels)
+
         return Rows(
-            segment=next((segments[p.name] for p in producers if p.name in segments), None),
+            segment=next(segments, None),
             producers=tuple(_layer(p.name) for p in producers) or (given,),
             channels=len(known),
             before=tuple(number[channel] for channel in live),
             after=tuple(number[channel] for channel in _agreed([*emitted, live])),
             readers=tuple(
-                replace(
-                    reader,
-                    kept=frozenset(number[channel] for channel in reader.kept),
-                    held=frozenset(number[channel] for channel in reader.held),
-                )
-                for reader in readers
+                replace(own, kept=numbers(own.kept), held=numbers(own.held)) for own in readers
             ),
         )
 
@@ -266,11 +254,10 @@ def _read(edge: Edge | None, values: set[str], gone: bool) -> Read:
     own = [piece for piece in edge.pieces if piece.value in values]
     if not own:
         return Read(edge.kind, None, copies=edge.copied_bytes > 0)
-    gathers = any(piece.indices is not None for piece in own)
-    stretches = (
-        1 if piece.indices is None else len(runs(positions(piece.indices))) for piece in own
-    )
-    return Read(edge.kind, sum(stretches), copies=gathers or edge.kind == "runs")
+    gathered = [piece.indices for piece in own if piece.indices is not None]
+    stretches = sum(len(runs(positions(indices))) for indices in gathered)
+    whole = len(own) - len(gathered)
+    return Read(edge.kind, whole + stretches, copies=bool(gathered) or edge.kind == "runs")
 
 
 def _agreed(layouts: Sequence[Sequence[int]]) -> list[int]:

@@ -10,6 +10,7 @@ import platform
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from upscale import __version__
 from upscale.errors import UpscaleError
 from upscale.lab.sweep.cells import Cell, GridError
 from upscale.lab.sweep.deadlines import TimedOut, deadline
+from upscale.lab.sweep.jobs import Job
 from upscale.lab.sweep.locks import cores
 from upscale.lab.sweep.metrics import Metric, metric_of
 from upscale.lab.sweep.records import Record
@@ -33,7 +35,7 @@ BEGUN, WAITING = "begun", "waiting"
 LARGEST_SEED = 2**64 - 1
 
 Note = Callable[[str], object]
-Limit = Callable[[float | None], contextlib.AbstractContextManager[None]]
+Limit = Callable[[float], contextlib.AbstractContextManager[object]]
 
 
 def attempt(
@@ -41,23 +43,23 @@ def attempt(
     memory: Memory,
     attempts: int = 1,
     *,
-    note: Note | None = None,
+    note: Note = lambda what: None,
     limit: Limit = deadline,
 ) -> Record:
     """Measure a cell; what goes wrong is recorded, and where.
 
     `note` is told when it begins and when it waits for the cores; `limit` holds it to its timeout.
     """
-    tell = note or (lambda what: None)
     begun, start = time.time(), time.perf_counter()
     try:
-        tell(BEGUN)
+        note(BEGUN)
         metric = metric_of(cell.metric)
-        with cores(alone=metric.alone, waiting=lambda: tell(WAITING)):
-            tell(BEGUN)
+        with cores(alone=metric.alone, waiting=lambda: note(WAITING)):
+            note(BEGUN)
             begun, start = time.time(), time.perf_counter()
             # Standard output is for what a program prints, and no place for what cells do.
-            with contextlib.redirect_stdout(sys.stderr), _settings(cell), limit(cell.timeout):
+            limited = limit(cell.timeout) if cell.timeout else contextlib.nullcontext()
+            with contextlib.redirect_stdout(sys.stderr), _settings(cell), limited:
                 result = _measured(metric, cell, memory)
             taken = time.perf_counter() - start
     except KeyboardInterrupt:
@@ -75,7 +77,8 @@ def _measured(metric: Metric, cell: Cell, memory: Memory) -> Mapping[str, Any]:
     # What is no JSON fails here, where its cell can be told, and not where records are written.
     text = json.dumps(found, default=_plain, ensure_ascii=False)
     whole = text.encode("utf-8", "replace")  # halves of characters cannot be written either
-    plain: Mapping[str, Any] = json.loads(whole, parse_constant=_absent)
+    # Infinities and what is no number are absent: JSON knows neither.
+    plain: Mapping[str, Any] = json.loads(whole, parse_constant=lambda constant: None)
     return plain
 
 
@@ -97,10 +100,13 @@ def _text(said: str) -> str:
     return said.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def lost(cell: Cell, how: str, attempts: int) -> Record:
-    """The record of a cell whose workers died."""
-    told = f"WorkerDied: its worker died {attempts} times, at last {how}"
-    return Record(cell, None, told, None, time.time(), 0.0, place(), attempts)
+def again_or_lost(job: Job, todo: deque[Job], how: str) -> Iterator[Record]:
+    """What becomes of a cell whose worker died: one more attempt; after the last, a record."""
+    if job.attempts < MOST_TRIES:
+        todo.appendleft(Job(job.cell, job.attempts + 1))
+    else:
+        told = f"WorkerDied: its worker died {job.attempts} times, at last {how}"
+        yield Record(job.cell, None, told, None, time.time(), 0.0, place(), job.attempts)
 
 
 @contextlib.contextmanager
@@ -129,10 +135,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (np.generic, torch.Tensor)):
         return value.item()
     raise TypeError(f"a metric gave a {type(value).__name__}; it must give numbers or text")
-
-
-def _absent(constant: str) -> None:
-    """Infinities and what is no number are absent: JSON knows neither."""
 
 
 @cache

@@ -27,11 +27,8 @@ CHOICES: Mapping[str, Collection[str]] = {
 INDIFFERENT = {
     "accuracy": ("method", "runtime", "memory_format", "runs"),
     "latency": ("data", "images"),
-    "parameters": ("data", "images", "runs"),
-    "macs": ("data", "images", "runs"),
-    "copies": ("data", "images", "runs"),
-    "memory": ("data", "images", "runs"),
     "race": ("data", "images", "method"),
+    **dict.fromkeys(("parameters", "macs", "copies", "memory"), ("data", "images", "runs")),
 }
 
 
@@ -75,30 +72,31 @@ class Cell:
     timeout: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("model", "metric", "importance"):
-            _check(name, getattr(self, name), _is_text, "a name")
-        for name in ("weights", "data", "sample"):
-            _check(name, getattr(self, name), lambda v: v is None or _is_text(v), "a path")
+        check = self._check
+        check(_is_text, "a name", "model", "metric", "importance")
+        check(lambda v: v is None or _is_text(v), "a path", "weights", "data", "sample")
         for name, known in CHOICES.items():
-            _check(name, getattr(self, name), lambda v, k=known: v in tuple(k), _one_of(known))
+            check(lambda v, k=known: v in tuple(k), _one_of(known), name)
         for name in SELECTING:
-            if wrong := OPTIONS[name].complaint(name, getattr(self, name)):
-                raise GridError(wrong)
+            check(OPTIONS[name].fits, OPTIONS[name].must_be, name)
         for name, known in (("metric", METRICS), ("importance", OPTIONS["importance"].choices)):
             told = f"{_one_of(known)}, or package.module:name"
-            _check(name, getattr(self, name), lambda v, k=known: v in k or ":" in v, told)
-        for name, least in (("threads", 1), ("runs", 1), ("seed", 0)):
-            told = f"a whole number >= {least}"
-            _check(name, getattr(self, name), lambda v, n=least: _is_whole(v) and v >= n, told)
-        none = self.images is None
-        _check("images", self.images, lambda v: none or (_is_whole(v) and v > 0), "a number > 0")
-        _check("shape", self.shape, _is_shape, f"sizes such as {SHAPE}")
+            check(lambda v, k=known: v in k or ":" in v, told, name)
+        check(lambda v: _is_whole(v) and v >= 1, "a whole number >= 1", "threads", "runs")
+        check(lambda v: _is_whole(v) and v >= 0, "a whole number >= 0", "seed")
+        check(lambda v: v is None or (_is_whole(v) and v > 0), "a number > 0", "images")
+        check(_is_shape, f"sizes such as {SHAPE}", "shape")
         told = "a share from 0 up to, not with, 1"
-        _check("amount", self.amount, lambda v: _is_number(v) and 0 <= v < 1, told)
+        check(lambda v: is_number(v) and 0 <= v < 1, told, "amount")
         told = "a number of seconds > 0, or none"
-        _check("timeout", self.timeout, lambda v: v is None or (_is_number(v) and v > 0), told)
+        check(lambda v: v is None or (is_number(v) and v > 0), told, "timeout")
         object.__setattr__(self, "amount", round(float(self.amount), 9))
         object.__setattr__(self, "slack", round(float(self.slack), 9))
+
+    def _check(self, fits: Any, must_be: str, *names: str) -> None:
+        for name in names:
+            if not fits(value := getattr(self, name)):
+                raise GridError(f"{name} is {value!r}; it must be {must_be}")
 
     @property
     def key(self) -> str:
@@ -143,11 +141,6 @@ REQUIRED = tuple(own.name for own in fields(Cell) if own.name not in DEFAULTS)
 SETTINGS = tuple(own.name for own in fields(Cell))
 
 
-def _check(name: str, value: Any, fits: Any, told: str) -> None:
-    if not fits(value):
-        raise GridError(f"{name} is {value!r}; it must be {told}")
-
-
 def _one_of(known: Collection[str]) -> str:
     return f"one of {', '.join(known)}"
 
@@ -161,7 +154,8 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 10_000
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number, and neither true nor false."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and abs(value) < math.inf
 

@@ -25,9 +25,8 @@ class TimedOut(BaseException):
 
 def check_deadlines() -> None:
     """Raise where this process cannot end a cell that takes too long."""
-    if not hasattr(signal, "setitimer") or (
-        threading.current_thread() is not threading.main_thread()
-    ):
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not hasattr(signal, "setitimer"):
         raise GridError(
             "a cell that takes too long can be ended in the main thread alone, and not on every "
             'system; run the sweep on="processes"'
@@ -35,14 +34,11 @@ def check_deadlines() -> None:
 
 
 @contextmanager
-def deadline(seconds: float | None) -> Iterator[None]:
+def deadline(seconds: float) -> Iterator[None]:
     """Raise `TimedOut` in what runs longer than this, at its next step in Python.
 
     A call of native code that never returns takes no such step, and goes on.
     """
-    if seconds is None:
-        yield
-        return
     check_deadlines()
     armed = True
 
@@ -62,11 +58,8 @@ def deadline(seconds: float | None) -> Iterator[None]:
 
 
 @contextmanager
-def deadly_deadline(seconds: float | None) -> Iterator[None]:
+def deadly_deadline(seconds: float) -> Iterator[None]:
     """A deadline after which, a little later, the process itself ends: native code or not."""
-    if seconds is None:
-        yield
-        return
     with open(os.devnull, "w") as nowhere, deadline(seconds):  # noqa: PTH123  # it is no path
         faulthandler.dump_traceback_later(seconds + GRACE_S, exit=True, file=nowhere)
         try:

@@ -6,11 +6,11 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from types import MappingProxyType
 from typing import Any
 
-from upscale.lab.sweep.cells import REQUIRED, SETTINGS, Cell, GridError
+from upscale.lab.sweep.cells import REQUIRED, SETTINGS, Cell, GridError, is_number
 
 MOST_CELLS = 1_000_000
 RANGE = {"from", "to", "step"}
@@ -50,16 +50,14 @@ class Grid:
         """The cells, each once, with those that share a model and a selection side by side."""
         if math.prod(len(values) for values in self.settings.values()) > MOST_CELLS:
             raise GridError(f"the grid has more than {MOST_CELLS:,} cells")
-        names = [name for name in SETTINGS if name in self.settings]
         # What is measured varies fastest: the model and its selection are then made once.
         last = ("method", "metric")
-        names = [*(name for name in names if name not in last), *(n for n in last if n in names)]
-        found: dict[Cell, None] = {}
-        for values in product(*(self.settings[name] for name in names)):
-            cell = Cell(**dict(zip(names, values, strict=True))).settled()
-            if cell.constraint != "contiguous" or cell.side != "output":
-                found.setdefault(cell)
-        return tuple(found)
+        order = (*(name for name in SETTINGS if name not in last), *last)
+        names = [name for name in order if name in self.settings]
+        every = product(*(self.settings[name] for name in names))
+        cells = (Cell(**dict(zip(names, values, strict=True))).settled() for values in every)
+        fit = (c for c in cells if c.constraint != "contiguous" or c.side != "output")
+        return tuple(dict.fromkeys(fit))
 
     def __reduce__(self) -> Any:
         return Grid, ({name: list(values) for name, values in self.settings.items()},)
@@ -67,10 +65,9 @@ class Grid:
 
 def cells_of(given: Grid | Iterable[Grid | Cell]) -> tuple[Cell, ...]:
     """The cells of one grid or of several, each once."""
-    found: dict[Cell, None] = {}
-    for own in (given,) if isinstance(given, Grid) else given:
-        found |= dict.fromkeys(own.cells() if isinstance(own, Grid) else (own.settled(),))
-    return tuple(found)
+    several = (given,) if isinstance(given, Grid) else given
+    cells = (own.cells() if isinstance(own, Grid) else (own.settled(),) for own in several)
+    return tuple(dict.fromkeys(chain.from_iterable(cells)))
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...]:
@@ -96,11 +93,7 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
 def _range(name: str, given: Mapping[Any, Any]) -> list[float]:
     """All numbers of a range, both ends included, without the dust of binary fractions."""
     numbers = [given.get(part) for part in ("from", "to", "step")]
-    fits = set(given) == RANGE and all(
-        isinstance(n, (int, float)) and not isinstance(n, bool) and math.isfinite(n)
-        for n in numbers
-    )
-    if not fits:
+    if set(given) != RANGE or not all(map(is_number, numbers)):
         raise GridError(f"{name} is {dict(given)!r}; a range has from, to and step, all numbers")
     low, high, step = (float(n) for n in numbers if n is not None)
     if step <= 0 or high < low or (high - low) / step > MOST_CELLS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import takewhile
 
 from upscale.lab.sweep.cells import Cell
 
@@ -36,7 +37,5 @@ def _in_common(one: Cell, other: Cell) -> int:
         ("importance", "sample", "side", "constraint", "segments", "shape"),
         ("amount", "of", "scope", "slack"),
     )
-    for found, names in enumerate(steps):
-        if any(getattr(one, name) != getattr(other, name) for name in names):
-            return found
-    return len(steps)
+    alike = (all(getattr(one, name) == getattr(other, name) for name in names) for names in steps)
+    return len(list(takewhile(bool, alike)))

@@ -80,10 +80,10 @@ def race(trial: Trial) -> Result:
 
     Medians make the ratios; mean, standard deviation and the profiler's peak memory stand beside.
     """
-    exports = {name: trial.by(method) for name, method in RACED.items()}
     models: dict[str, nn.Module] = {"unpruned": trial.model}
     told: dict[str, Any] = {}
-    for name, own in exports.items():
+    for name, method in RACED.items():
+        own = trial.by(method)
         models[name] = own.exported
         if name != "zero_copy":
             told[f"{name}_copied_bytes"] = own.plan.copied_bytes
@@ -91,12 +91,8 @@ def race(trial: Trial) -> Result:
         models, trial.example, trial.target, runs=trial.cell.runs, peak=profiled_peak_bytes
     )
     for name, measured in taken.items():
-        told |= {
-            f"{name}_median_ms": measured.median_ms,
-            f"{name}_mean_ms": measured.mean_ms,
-            f"{name}_deviation_ms": measured.deviation_ms,
-            f"{name}_peak_bytes": measured.peak_bytes,
-        }
+        kinds = ("median_ms", "mean_ms", "deviation_ms", "peak_bytes")
+        told |= {f"{name}_{kind}": getattr(measured, kind) for kind in kinds}
         if name != "unpruned":
             told[f"{name}_ratio"] = measured.median_ms / taken["unpruned"].median_ms
     return told
@@ -120,12 +116,7 @@ def macs(trial: Trial) -> Result:
 
 def copies(trial: Trial) -> Result:
     """How many reads copy, how much, and what no order of channels could do without."""
-    plan = trial.plan
-    return {
-        "copies": plan.copies,
-        "copied_bytes": plan.copied_bytes,
-        "lower_bound": plan.lower_bound,
-    }
+    return {name: getattr(trial.plan, name) for name in ("copies", "copied_bytes", "lower_bound")}
 
 
 def memory(trial: Trial) -> Result:

@@ -6,14 +6,13 @@ import importlib
 import os
 import re
 import socket
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from upscale.errors import UpscaleError
-from upscale.lab.sweep.attempts import MOST_TRIES, attempt, failure, lost
+from upscale.lab.sweep.attempts import again_or_lost, attempt, failure
 from upscale.lab.sweep.cells import Cell
 from upscale.lab.sweep.deadlines import deadly_deadline
 from upscale.lab.sweep.jobs import Job, next_job
@@ -112,11 +111,10 @@ class _Run:
     def _nodes(self) -> dict[str, int]:
         """The machines that are there, and how many cores each has."""
         found = {
-            node["NodeID"]: int(node["Resources"].get("CPU", 0))
+            node["NodeID"]: cores
             for node in self._ray.nodes()
-            if node["Alive"]
+            if node["Alive"] and (cores := int(node["Resources"].get("CPU", 0))) > 0
         }
-        found = {node: cores for node, cores in found.items() if cores > 0}
         if not found:
             raise RayUnavailable("this Ray has no machine with a core to run on")
         return found
@@ -135,16 +133,11 @@ class _Run:
             except ray.exceptions.RayTaskError as error:
                 yield failure(job.cell, error, 0.0, 0.0, job.attempts)
             except ray.exceptions.RayError as error:
-                if job.attempts < MOST_TRIES:
-                    todo.appendleft(Job(job.cell, job.attempts + 1))
-                else:
-                    yield lost(job.cell, type(error).__name__, job.attempts)
+                yield from again_or_lost(job, todo, type(error).__name__)
 
 
 def _attempt(cell: Cell, attempts: int, here: str) -> Record:
     """What runs on a worker of Ray: in the directory of the sweep, if the machine has it."""
     if Path(here).is_dir():
         os.chdir(here)
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     return attempt(cell, _memory, attempts, limit=deadly_deadline)

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from upscale.lab.sweep.attempts import BEGUN, MOST_TRIES, Note, attempt, failure, lost
+from upscale.lab.sweep.attempts import BEGUN, Note, again_or_lost, attempt, failure
 from upscale.lab.sweep.cells import Cell
 from upscale.lab.sweep.deadlines import TimedOut
 from upscale.lab.sweep.jobs import Job, next_job
@@ -102,11 +102,7 @@ def _received(crew: list[_Worker], todo: deque[Job], note: Note) -> Iterator[Rec
             given = worker.take()
         except (EOFError, OSError):
             crew.remove(worker)
-            how = worker.end()
-            if job.attempts < MOST_TRIES:
-                todo.appendleft(Job(job.cell, job.attempts + 1))
-            else:
-                yield lost(job.cell, how, job.attempts)
+            yield from again_or_lost(job, todo, worker.end())
         else:
             if isinstance(given, Record):
                 yield given
@@ -116,11 +112,11 @@ def _received(crew: list[_Worker], todo: deque[Job], note: Note) -> Iterator[Rec
     for worker in [own for own in crew if own.due is not None and own.due <= now]:
         job = worker.job
         assert job is not None
-        assert job.cell.timeout is not None
+        spent = job.cell.timeout
+        assert spent is not None
         crew.remove(worker)
         worker.end()
-        late, spent = TimedOut(job.cell.timeout), job.cell.timeout
-        yield failure(job.cell, late, time.time() - spent, spent, job.attempts)
+        yield failure(job.cell, TimedOut(spent), time.time() - spent, spent, job.attempts)
 
 
 def _hire() -> _Worker:
@@ -161,14 +157,10 @@ def _work(pipe: Connection[Any, Any]) -> None:
     while True:
         try:
             cell, attempts = pipe.recv()
-            pipe.send(attempt(cell, memory, attempts, note=pipe.send, limit=_by_the_parent))
+            # The parent sees to it that a cell does not take too long.
+            pipe.send(attempt(cell, memory, attempts, note=pipe.send, limit=contextlib.nullcontext))
         except (EOFError, OSError):
             return
-
-
-def _by_the_parent(seconds: float | None) -> contextlib.AbstractContextManager[None]:
-    """The parent sees to it that a cell does not take too long."""
-    return contextlib.nullcontext()
 
 
 def _follow_the_parent() -> None:

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from upscale.errors import UpscaleError
@@ -75,12 +74,7 @@ class Records:
     def __enter__(self) -> Records:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._file.close()
 
     def keys(self, *, failed: bool = True) -> frozenset[str]:

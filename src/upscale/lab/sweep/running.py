@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from upscale.lab.sweep import on_ray
-from upscale.lab.sweep.attempts import WAITING, Note
+from upscale.lab.sweep.attempts import WAITING, Note, attempt
 from upscale.lab.sweep.cells import Cell, GridError
 from upscale.lab.sweep.deadlines import check_deadlines
 from upscale.lab.sweep.grid import Grid, cells_of
-from upscale.lab.sweep.in_process import run_here
 from upscale.lab.sweep.locks import holding
 from upscale.lab.sweep.metrics import metric_of
 from upscale.lab.sweep.pace import Pace
 from upscale.lab.sweep.processes import run_processes
 from upscale.lab.sweep.records import Record, Records, RecordsError
+from upscale.lab.sweep.trials import Memory
 
 PLACES = ("local", "processes", "ray")
 
@@ -84,8 +84,7 @@ def run(
     with holding(f"records-{name}", wait=False) as ours, Records(records) as file:
         if not ours:
             raise RecordsError(f"{records} is being written by another sweep")
-        known, sound = file.keys(), file.keys(failed=False)
-        skipped = sound if retry else known
+        skipped = file.keys(failed=not retry)
         todo = [cell for cell in cells if cell.key not in skipped]
         alone = frozenset(cell for cell in todo if _alone(cell))
         pace = Pace({False: len(todo) - len(alone), True: len(alone)}, workers)
@@ -116,14 +115,13 @@ def _measure(
     others, timed = [c for c in todo if c not in alone], [c for c in todo if c in alone]
     if on == "ray":
         yield from on_ray.run_ray(others, timed, address=address, workers=workers)
-        return
-    few: Callable[[Sequence[Cell], Note], Iterator[Record]] = run_here
-    many = run_here
-    if on == "processes":
-        many, few = partial(run_processes, workers=workers), partial(run_processes, workers=1)
-    for way, cells in ((many, others), (few, timed)):
-        if cells:
-            yield from way(cells, note)
+    elif on == "processes":
+        yield from run_processes(others, note, workers)
+        yield from run_processes(timed, note, workers=1)
+    else:
+        memory = Memory()
+        for cell in (*others, *timed):
+            yield attempt(cell, memory, note=note)
 
 
 def _say_waiting(say: Callable[[str], object] | None, what: str) -> None:

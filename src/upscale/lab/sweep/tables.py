@@ -43,8 +43,7 @@ def as_csv(records: Iterable[Record]) -> str:
 def as_table(records: Sequence[Record]) -> str:
     """What differs between records, in columns; what is the same in all is said once."""
     rows = rows_of(records)
-    hidden = {"key", "attempts"}
-    columns = [name for name in _columns(rows) if name not in hidden]
+    columns = [name for name in _columns(rows) if name not in ("key", "attempts")]
     values = {name: {str(row.get(name)) for row in rows} for name in columns}
     same = [n for n in columns if len(rows) > 1 and len(values[n]) == 1 and n in SETTINGS]
     shown = [n for n in columns if n not in same and not n.startswith("on.")]

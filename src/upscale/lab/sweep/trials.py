@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
@@ -25,6 +25,7 @@ from upscale.selection.importance import Importance, Random, Study, importance_o
 from upscale.targets.target import Target
 from upscale.tools.quiet import unwarned
 
+T = TypeVar("T")
 AMOUNTS = {"channels": Amount, "parameters": Parameters, "macs": Macs}
 
 
@@ -34,12 +35,13 @@ class Memory:
 
     _held: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
-    def get(self, kind: str, key: Any, make: Callable[[], Any]) -> Any:
+    def get(self, kind: str, key: Any, make: Callable[[], T]) -> T:
         """What was made by the same key before, or what is made now."""
         if self._held.get(kind, (None, None))[0] != key:
             self._held.pop(kind, None)  # make room first: models are large
             self._held[kind] = (key, make())
-        return self._held[kind][1]
+        held: T = self._held[kind][1]
+        return held
 
 
 @dataclass
@@ -83,8 +85,7 @@ class Trial:
                 torch.manual_seed(cell.seed)
                 return find_model(cell.model, None if cell.weights is None else Path(cell.weights))
 
-        found: nn.Module = self._memory.get("model", self._origin, make)
-        return found
+        return self._memory.get("model", self._origin, make)
 
     @property
     def _origin(self) -> tuple[Any, ...]:
@@ -106,8 +107,7 @@ class Trial:
     @cached_property
     def selection(self) -> Selection:
         """The channels that stay."""
-        found: Selection = self._memory.get("selection", self._chosen, self._select)
-        return found
+        return self._memory.get("selection", self._chosen, self._select)
 
     @property
     def _chosen(self) -> tuple[Any, ...]:
@@ -142,14 +142,12 @@ class Trial:
     @property
     def plan(self) -> Plan:
         """The plan that the cell's method makes."""
-        found: Plan = self._memory.get("plan", self._planned, self._plan)
-        return found
+        return self._memory.get("plan", self._planned, self._plan)
 
     @property
     def exported(self) -> fx.GraphModule:
         """The export; of zero-copy, which is there to be timed, the numbers are wrong."""
-        found: fx.GraphModule = self._memory.get("exported", self._planned, self._export)
-        return found
+        return self._memory.get("exported", self._planned, self._export)
 
     @property
     def _planned(self) -> tuple[Any, ...]:
@@ -185,8 +183,7 @@ class Trial:
         return self._data("data", self.cell.data, self.cell.images)
 
     def _data(self, kind: str, source: str, images: int | None) -> Pairs:
-        found: Pairs = self._memory.get(kind, (source, images), lambda: find_data(source, images))
-        return found
+        return self._memory.get(kind, (source, images), lambda: find_data(source, images))
 
     @property
     def reached(self) -> dict[str, Any]:

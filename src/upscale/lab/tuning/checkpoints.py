@@ -12,14 +12,8 @@ from typing import Any
 from torch import nn
 from torch.utils.data import Dataset
 
-from upscale.lab.tuning.identity import (
-    Parts,
-    conditions,
-    differences,
-    json_to_parts,
-    parts_to_json,
-    state,
-)
+from upscale.lab.tuning import identity
+from upscale.lab.tuning.identity import Parts, differences
 from upscale.lab.tuning.recipes import Epoch, Recipe, TuningError
 
 STATE = "progress.json"
@@ -47,8 +41,8 @@ class Checkpoints:
         recipe: Recipe,
     ) -> Checkpoints:
         """The checkpoints of a run that is about to begin, or to go on."""
-        own = conditions(model, train, test, recipe)
-        return cls(folder, model, test, own, state(model, test))
+        own = identity.conditions(model, train, test, recipe)
+        return cls(folder, model, test, own, identity.state(model, test))
 
     def save(self, accelerator: Any, epochs: Sequence[Epoch]) -> None:
         """Write a checkpoint beside the last one, name it when whole, drop the last one then."""
@@ -62,9 +56,9 @@ class Checkpoints:
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             told = {
-                "fixed": parts_to_json(self.fixed),
-                "begun": parts_to_json(self.begun),
-                "reached": parts_to_json(state(self.model, self.test)),
+                "fixed": identity.parts_to_json(self.fixed),
+                "begun": identity.parts_to_json(self.begun),
+                "reached": identity.parts_to_json(identity.state(self.model, self.test)),
                 "epochs": [asdict(epoch) for epoch in epochs],
             }
             (partial / STATE).write_text(json.dumps(told, indent=2), encoding="utf-8")
@@ -99,8 +93,10 @@ class Checkpoints:
                     f"{last} does not say which model, masks and data it is of: an older version "
                     "wrote it; take another folder"
                 )
-            fixed = json_to_parts(told["fixed"], FIXED)
-            begun, reached = (json_to_parts(told[own], CHANGING) for own in ("begun", "reached"))
+            fixed = identity.json_to_parts(told["fixed"], FIXED)
+            begun, reached = (
+                identity.json_to_parts(told[own], CHANGING) for own in ("begun", "reached")
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TuningError(f"{last / STATE} is no record of ours: {error}") from error
         other = differences(fixed, self.fixed)

@@ -55,11 +55,10 @@ def conditions(
     model: nn.Module, train: Dataset[Any], test: Dataset[Any], recipe: Recipe
 ) -> dict[str, Part]:
     """What stays the same from the first epoch to the last."""
-    told = asdict(recipe)
     return {
         "model": _structure(model),
         "masks": _masks(model),
-        "recipe": Part(str(recipe), (json.dumps(told, sort_keys=True),)),
+        "recipe": Part(str(recipe), (json.dumps(asdict(recipe), sort_keys=True),)),
         "train": _contents(train),
         "test": _contents(test),
     }

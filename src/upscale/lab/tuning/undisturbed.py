@@ -83,8 +83,7 @@ def _parts(thing: Any) -> list[Any]:
     if isinstance(thing, MethodType):
         return [thing.__self__]
     if isinstance(thing, FunctionType):
-        cells = thing.__closure__ or ()
-        return [cell.cell_contents for cell in cells if cell != EMPTY]
+        return [cell.cell_contents for cell in thing.__closure__ or () if cell != EMPTY]
     slots = {name for kind in type(thing).__mro__ for name in kind.__dict__.get("__slots__", ())}
     held = [getattr(thing, name, None) for name in sorted(slots)]
     return [*getattr(thing, "__dict__", {}).values(), *held]
@@ -97,8 +96,7 @@ def _restorer(generator: Any) -> Callable[[], object]:
         return lambda: setattr(bits, "state", state)
     if isinstance(generator, random.Random):
         return functools.partial(generator.setstate, generator.getstate())
-    set_state = generator.set_state
-    return functools.partial(set_state, generator.get_state())
+    return functools.partial(generator.set_state, generator.get_state())
 
 
 def _seed(generator: Any) -> None:
