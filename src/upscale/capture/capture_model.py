@@ -14,7 +14,7 @@ import copy
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -29,18 +29,12 @@ from upscale.capture.export_trace import program_of, trace_program
 from upscale.capture.fingerprint import digests_of_constants
 from upscale.capture.inline import open_functions
 from upscale.capture.observe import Observer
-from upscale.capture.symbolic_trace import (
-    Traced,
-    bind,
-    calls_python,
-    trace_symbolically,
-    twin_of,
-)
+from upscale.capture.symbolic_trace import Traced, bind, calls_python, trace_symbolically, twin_of
 from upscale.capture.torch_export import Program
 from upscale.capture.tracing_turns import turn
 from upscale.errors import CaptureError, ExampleError, SizeError, StateError
 from upscale.model.accepting import with_numbers
-from upscale.model.layers import computed_weights, tensors
+from upscale.model.layers import computed_weights, parameter_names, tensors
 from upscale.names import Parameter
 from upscale.tools.collector_pause import collector_paused
 
@@ -135,17 +129,15 @@ def _capture_by_export(model: nn.Module, example: Example) -> tuple[Traced, Obse
         return _observe_program(model, program_of(model, example), example)
 
 
-def _observe_program(
-    model: nn.Module, program: Program, example: Example
-) -> tuple[Traced, Observer]:
+def _observe_program(model: nn.Module, made: Program, example: Example) -> tuple[Traced, Observer]:
     try:
-        traced = trace_program(model, program)
+        traced = trace_program(model, made)
         observer = _observe(traced, model, example)
     except StateError:
         raise
     except CaptureError:
         # Writes in place through views are gone from the functional form, with some structure.
-        traced = trace_program(model, program, functional=True)
+        traced = trace_program(model, made, functional=True)
         observer = _observe(traced, model, example)
     check_seen(traced.changed, observer.written)
     return traced, observer
@@ -226,20 +218,17 @@ def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
     A batch of one would hide an axis that is merged with the batch, so two are run, and the
     shapes of one written down after.
     """
-    doubled = two_of_each(example)
-    try:
-        if doubled is not example:
-            try:
-                return _run(traced, model, doubled, measured=example)
-            except CaptureError:
-                raise
-            except Exception:  # the model may insist on a batch of one
-                pass
-        return _run(traced, model, example)
-    except CaptureError:
-        raise
-    except Exception:
-        return _run(traced, model, example, on_shapes=False)
+    doubled, ways = two_of_each(example), [partial(_run, traced, model, example)]
+    if doubled is not example:
+        ways.insert(0, partial(_run, traced, model, doubled, measured=example))
+    for way in ways:
+        try:
+            return way()
+        except CaptureError:
+            raise
+        except Exception:  # the model may insist on a batch of one, or on numbers
+            continue
+    return _run(traced, model, example, on_shapes=False)
 
 
 def _run(
@@ -253,9 +242,8 @@ def _run(
     """Run a graph of a model on a twin, whose tensors have no numbers if it is `on_shapes`."""
     change = _shape_of if on_shapes else torch.clone
     twin, twins = twin_of(model, change)
-    names: dict[int, str] = {}
-    for name, tensor in tensors(model).items():
-        names.setdefault(id(twins[id(tensor)]), Parameter(name))
+    owned = parameter_names(model).items()
+    names: dict[int, str] = {id(twins[key]): Parameter(name) for key, name in owned}
     plain = [
         path
         for path in {str(node.target) for node in traced.graph.find_nodes(op="get_attr")}
@@ -272,19 +260,15 @@ def _run(
     )
     observer = Observer(twin, traced.graph, names, memory)
     with torch.inference_mode(), torch.device("meta") if on_shapes else nullcontext():
-        inputs = traced.inputs(twin, example.map(change))
-        observer.run(*inputs, enable_io_processing=False)
+        observer.run(*traced.inputs(twin, example.map(change)), enable_io_processing=False)
         if measured is not None:
             observer.measure(*traced.inputs(twin, measured.map(change)))
     return observer
 
 
-def _attribute(module: nn.Module, path: str) -> Any:
+def _attribute(module: Any, path: str) -> Any:
     """What a module has at a path; `None` if nothing."""
-    part: Any = module
-    for name in path.split("."):
-        part = getattr(part, name, None)
-    return part
+    return reduce(lambda part, name: getattr(part, name, None), path.split("."), module)
 
 
 def _first_line(error: Exception) -> str:

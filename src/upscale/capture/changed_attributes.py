@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from pathlib import PurePath
 from types import CodeType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from upscale.errors import CaptureError, StateError
 from upscale.model.layers import copied, parameter_names, tensors
 from upscale.tools.own_draws import OwnDraws
 
+Tensors: TypeAlias = Mapping[str, Tensor]
 # What tracing itself leaves on what it traces.
 TRACED = re.compile(r"_tensor_constant\d+$")
 # What every module has, in which buffers and layers are.
@@ -38,35 +39,27 @@ OWN = frozenset(vars(nn.Module()))
 class Watch(TorchDispatchMode):
     """Notes the line that first writes to each tensor of a model, while its code runs."""
 
-    def __init__(self, watched: Mapping[str, Tensor], within: CodeType) -> None:
+    def __init__(self, watched: Tensors, within: CodeType) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lines: dict[str, str] = {}
         self._names = {place_of(tensor): name for name, tensor in watched.items()}
         self._within = within
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in schema_of(func).written_in(args, kwargs or {}):
             name = self._names.get(place_of(tensor))
-            line = line_of(running_line(self._within)) if name is not None else ""
-            if name is not None and line:
+            if name is not None and (line := line_of(running_line(self._within))):
                 self.lines.setdefault(name, line)
         return func(*args, **(kwargs or {}))
 
 
-def check_written(
-    model: Mapping[str, Tensor],
-    twin: Mapping[str, Any],
-    before: Mapping[str, Tensor],
-    lines: Mapping[str, str],
-) -> None:
+def check_written(model: Tensors, twin: Tensors, before: Tensors, lines: Mapping[str, str]) -> None:
     """Raise if tracing a twin of a model changed a tensor of it: the graph lacks such a write.
 
     `before` are the tensors that the twin had, `lines` those that wrote to them.
     """
     for name, tensor in model.items():
-        now = twin.get(name)
+        now: Any = twin.get(name)
         if isinstance(now, fx.Proxy):
             continue  # bound to something that the graph has
         if now is not before[name] or not _equal(now, tensor):
@@ -264,5 +257,4 @@ def _equal(one: Tensor, other: Tensor) -> bool:
         return False
     if one.is_meta or torch.equal(one, other):
         return True
-    same = (one == other) | ((one != one) & (other != other))
-    return bool(same.all())
+    return bool(((one == other) | ((one != one) & (other != other))).all())
