@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from upscale.capture.buffer_writes import BufferMemory, check_apart
 from upscale.capture.captured import Captured, Observed, place_of
-from upscale.capture.changed_attributes import check_seen
+from upscale.capture.changed_attributes import check_seen, owner_of
 from upscale.capture.example import Example, two_of_each
 from upscale.capture.export_trace import program_of, trace_program
 from upscale.capture.fingerprint import digests_of_constants
@@ -56,8 +56,7 @@ def capture(model: nn.Module, example: Example, *, numbers: bool = True) -> Capt
     _check_hooks(model)
     bind(model, example)
     try:
-        traced = trace_symbolically(model, example)
-        traced, observer = _observe_opened(traced, model, example)
+        traced, observer = _observe_opened(trace_symbolically(model, example), model, example)
         if traced.baked and observer.state:
             raise CaptureError("what is computed from a buffer that forward writes to is constant")
     except StateError as error:  # another way to capture would lose it too
@@ -112,10 +111,8 @@ def _observe_opened(traced: Traced, model: nn.Module, example: Example) -> tuple
         return traced, observer
     traced, opened = open_functions(traced, model, example, wrapped)
     if opened is not None:
-        try:
+        with suppress(CaptureError):  # a function may do more than can be followed
             return opened, _observe(opened, model, example)
-        except CaptureError:
-            pass  # what a function does within may be more than can be followed
     return traced, observer
 
 
@@ -203,10 +200,8 @@ def _check_runs(model: nn.Module, example: Example) -> Any:
             return twin(*given.args, **given.kwargs)
     except Exception as error:
         shapes = ", ".join(str(tuple(x.shape)) for x in example.tensors)
-        raise ExampleError(
-            f"the model fails on an example of shape {shapes} at {entered[-1]}: "
-            f"{_first_line(error)}"
-        ) from error
+        where = f"an example of shape {shapes} at {entered[-1]}"
+        raise ExampleError(f"the model fails on {where}: {_first_line(error)}") from error
 
 
 _shape_of = partial(torch.empty_like, device="meta")
@@ -218,12 +213,10 @@ def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
     A batch of one would hide an axis that is merged with the batch, so two are run, and the
     shapes of one written down after.
     """
-    doubled, ways = two_of_each(example), [partial(_run, traced, model, example)]
-    if doubled is not example:
-        ways.insert(0, partial(_run, traced, model, doubled, measured=example))
-    for way in ways:
+    doubled = two_of_each(example)
+    for examples in [(example,)] if doubled is example else [(doubled, example), (example,)]:
         try:
-            return way()
+            return _run(traced, model, *examples)
         except CaptureError:
             raise
         except Exception:  # the model may insist on a batch of one, or on numbers
@@ -231,15 +224,11 @@ def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
     return _run(traced, model, example, on_shapes=False)
 
 
-def _run(
-    traced: Traced,
-    model: nn.Module,
-    example: Example,
-    *,
-    measured: Example | None = None,
-    on_shapes: bool = True,
-) -> Observer:
-    """Run a graph of a model on a twin, whose tensors have no numbers if it is `on_shapes`."""
+def _run(traced: Traced, model: nn.Module, *examples: Example, on_shapes: bool = True) -> Observer:
+    """Run a graph of a model on a twin, whose tensors have no numbers if it is `on_shapes`.
+
+    The first example is observed; of another, the shapes alone are written down.
+    """
     change = _shape_of if on_shapes else torch.clone
     twin, twins = twin_of(model, change)
     owned = parameter_names(model).items()
@@ -250,9 +239,8 @@ def _run(
         if isinstance(found := _attribute(twin, path), Tensor) and id(found) not in names
     ]
     for path, extra in traced.extras.items():
-        owner, _, name = path.rpartition(".")
         held = change(extra) if isinstance(extra, Tensor) else extra
-        setattr(twin.get_submodule(owner), name, held)
+        setattr(*owner_of(twin, path), held)
     memory = BufferMemory(
         buffers={place_of(b): names[id(b)] for b in twin.buffers() if id(b) in names},
         parameters={place_of(p): names[id(p)] for p in twin.parameters() if id(p) in names},
@@ -260,9 +248,10 @@ def _run(
     )
     observer = Observer(twin, traced.graph, names, memory)
     with torch.inference_mode(), torch.device("meta") if on_shapes else nullcontext():
-        observer.run(*traced.inputs(twin, example.map(change)), enable_io_processing=False)
-        if measured is not None:
-            observer.measure(*traced.inputs(twin, measured.map(change)))
+        first, *others = (traced.inputs(twin, example.map(change)) for example in examples)
+        observer.run(*first, enable_io_processing=False)
+        for other in others:
+            observer.measure(*other)
     return observer
 
 

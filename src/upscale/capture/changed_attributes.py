@@ -60,9 +60,8 @@ def check_written(model: Tensors, twin: Tensors, before: Tensors, lines: Mapping
     """
     for name, tensor in model.items():
         now: Any = twin.get(name)
-        if isinstance(now, fx.Proxy):
-            continue  # bound to something that the graph has
-        if now is not before[name] or not _equal(now, tensor):
+        changed = now is not before[name] or not _equal(now, tensor)
+        if changed and not isinstance(now, fx.Proxy):  # which the graph has
             raise CaptureError(_unseen(name, lines.get(name, "")))
 
 
@@ -121,18 +120,18 @@ def _check_attributes(
         expected = _run(copied(model, {}), model, other)
     if not alike(_run(used, model, other), expected, rtol=1e-5, atol=1e-8):
         raise _refusal(model, changed[0])
-    before = {path: _attribute(used, path) for path in changed}
+    before = {path: getattr(*owner_of(used, path), None) for path in changed}
     _run(used, model, other)
     for path in changed:
-        if type(before[path]) in (int, float) and before[path] != _attribute(used, path):
+        now = getattr(*owner_of(used, path), None)
+        if type(before[path]) in (int, float) and before[path] != now:
             _check_counter(model, example, path)
 
 
 def _check_counter(model: nn.Module, example: Example, path: str) -> None:
     """Raise if a number that every call changes is of any use but to be changed."""
     twin = copied(model, {})
-    owner, _, name = path.rpartition(".")
-    setattr(twin.get_submodule(owner), name, _Counter())
+    setattr(*owner_of(twin, path), _Counter())
     try:
         _run(twin, model, example)
     except Exception as error:  # the model's code met something that is no number
@@ -151,8 +150,8 @@ class _Counter:
 
 
 def _refusal(model: nn.Module, path: str) -> StateError:
-    owner, _, name = path.rpartition(".")
-    line = _assigned(type(model.get_submodule(owner)), name)
+    owner, name = owner_of(model, path)
+    line = _assigned(type(owner), name)
     at = f" at {line}" if line else ""
     return StateError(
         f"forward changes the attribute {path}{at}, and what it computes in a later call depends "
@@ -223,9 +222,10 @@ def _changed(model: nn.Module, twin: nn.Module) -> list[str]:
     return changed
 
 
-def _attribute(module: nn.Module, path: str) -> Any:
+def owner_of(module: nn.Module, path: str) -> tuple[nn.Module, str]:
+    """The module within another that an attribute belongs to, and what it is called there."""
     owner, _, name = path.rpartition(".")
-    return getattr(module.get_submodule(owner), name, None)
+    return module.get_submodule(owner), name
 
 
 def _same(one: Any, other: Any, met: dict[int, Any]) -> bool:

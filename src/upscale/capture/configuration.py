@@ -82,18 +82,14 @@ def configuration(model: nn.Module) -> Configuration:
         return Configuration(None, dtype)
 
 
+@dataclass(eq=False, slots=True)
 class _Is:
     """A thing that is the same as nothing but itself."""
 
-    __slots__ = ("thing",)
-
-    def __init__(self, thing: object) -> None:
-        self.thing = thing
+    thing: object
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Is) and self.thing is other.thing
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class _Reader:
@@ -105,8 +101,8 @@ class _Reader:
         # The first name of each, which a dict made backwards is left with.
         self._paths = {id(module): path for path, module in reversed(self._modules)}
         self._owned = {id(tensor): name for name, tensor in reversed(self._tensors)}
-        self._known: dict[tuple[int, ...], int] = {}
-        self._alive: list[object] = []
+        # Numbers of things, with these themselves, so that nothing else gets their identity.
+        self._known: dict[tuple[int, ...], tuple[int, object]] = {}
         self._count = 0
 
     def read(self) -> object:
@@ -245,9 +241,8 @@ class _Reader:
         """The number under which things were read before; from now on they have one."""
         key = tuple(map(id, things))
         if key in self._known:
-            return self._known[key]
-        self._known[key] = len(self._known)
-        self._alive.append(things)  # so that nothing else gets their identity
+            return self._known[key][0]
+        self._known[key] = (len(self._known), things)
         return None
 
 

@@ -73,17 +73,14 @@ class _Inliner(fx.Interpreter):
         self.draws.restart()
         result = super().run_node(n)
         if inside is not None and versions == self._versions(n) and alike(expected, result):
-            self._new[n] = self._inline(inside, n)
+            operands = [self._new[operand] for operand in n.all_input_nodes]
+            given = dict(zip(inside.find_nodes(op="placeholder"), operands, strict=True))
+            self._new[n] = self.opened.graph_copy(inside, given)
         else:
             self._new[n] = self._copy(n)
             if n in self._wrapped:
                 self.closed[n] = self._new[n]
         return result
-
-    def _inline(self, inside: fx.Graph, node: fx.Node) -> Any:
-        places = inside.find_nodes(op="placeholder")
-        operands = [self._new[operand] for operand in node.all_input_nodes]
-        return self.opened.graph_copy(inside, dict(zip(places, operands, strict=True)))
 
     def _copy(self, node: fx.Node) -> Any:
         if node.target is operator.getitem:

@@ -51,15 +51,6 @@ def normal_form(captured: Captured) -> tuple[CodeLine, ...]:
     return tuple(_NormalForm(captured).written())
 
 
-@dataclass(frozen=True, slots=True)
-class _MadeBy:
-    """Which call made a value, as which of its results, in which node."""
-
-    node: str
-    call: Call
-    place: int
-
-
 class _NormalForm:
     """Writes the normal form of one capture."""
 
@@ -68,11 +59,12 @@ class _NormalForm:
         self._lines: list[CodeLine] = []
         self._numbers: dict[str, str] = {}
         self._sources: dict[str, str] = {}
+        # Which call made a value, and in which node.
         self._makers = {
-            out: _MadeBy(node, call, place)
+            out: (node, call)
             for node, seen in captured.observed.items()
             for call in seen.calls
-            for place, out in enumerate(call.outs)
+            for out in call.outs
             if out not in call.reads
         }
         self._nodes = {node.name: node for node in captured.graph.nodes}
@@ -123,14 +115,14 @@ class _NormalForm:
                 waiting.pop()
                 continue
             made = self._makers.get(source)
-            reads = () if made is None else made.call.reads
+            reads = () if made is None else made[1].reads
             missing = [read for read in reads if self._source(read) not in self._numbers]
             if missing:
                 waiting += reversed(missing)
             elif made is None:
                 self._write_leaf(source)
             else:
-                self._write_call(made.node, made.call)
+                self._write_call(*made)
 
     def _follow_write(self, node: str, call: Call) -> None:
         """Write a call whose result nobody reads, but that writes into what may stay."""
@@ -143,10 +135,11 @@ class _NormalForm:
         """The value that a value is, but for its place in memory."""
         found = value
         while found not in self._sources and found in self._makers:
-            made = self._makers[found]
-            if made.place or not spelling.is_identity(made.call, self._captured.values, self._own):
+            _, call = self._makers[found]
+            same = spelling.is_identity(call, self._captured.values, self._own)
+            if found != call.outs[0] or not same:
                 break
-            found = made.call.args[0].value
+            found = call.args[0].value
         return self._sources.setdefault(value, self._sources.get(found, found))
 
     def _write_leaf(self, value: str) -> None:
