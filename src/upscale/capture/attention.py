@@ -8,12 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 
-def is_plain_self_attention(
-    m: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
+def is_plain_self_attention(m: nn.MultiheadAttention, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether a call is self-attention without masks, weights asked for or added keys."""
     options = {name: value for name, value in kwargs.items() if value is not None}
-    hooks = m._forward_hooks or m._forward_pre_hooks
     return (
         type(m) is nn.MultiheadAttention
         and len(args) == 3
@@ -23,7 +20,7 @@ def is_plain_self_attention(
         and m._qkv_same_embed_dim
         and m.bias_k is None
         and not m.add_zero_attn
-        and not hooks
+        and not (m._forward_hooks or m._forward_pre_hooks)
     )
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -23,24 +23,18 @@ from torch.utils._pytree import tree_leaves
 
 from upscale.capture.buffer_writes import BufferMemory, check_apart
 from upscale.capture.captured import Captured, Observed, place_of
-from upscale.capture.changed_attributes import check_seen
+from upscale.capture.changed_attributes import check_seen, owner_of
 from upscale.capture.example import Example, two_of_each
 from upscale.capture.export_trace import program_of, trace_program
 from upscale.capture.fingerprint import digests_of_constants
 from upscale.capture.inline import open_functions
 from upscale.capture.observe import Observer
-from upscale.capture.symbolic_trace import (
-    Traced,
-    bind,
-    calls_python,
-    trace_symbolically,
-    twin_of,
-)
+from upscale.capture.symbolic_trace import Traced, bind, calls_python, trace_symbolically, twin_of
 from upscale.capture.torch_export import Program
 from upscale.capture.tracing_turns import turn
 from upscale.errors import CaptureError, ExampleError, SizeError, StateError
 from upscale.model.accepting import with_numbers
-from upscale.model.layers import computed_weights, tensors
+from upscale.model.layers import computed_weights, parameter_names, tensors
 from upscale.names import Parameter
 from upscale.tools.collector_pause import collector_paused
 
@@ -62,8 +56,7 @@ def capture(model: nn.Module, example: Example, *, numbers: bool = True) -> Capt
     _check_hooks(model)
     bind(model, example)
     try:
-        traced = trace_symbolically(model, example)
-        traced, observer = _observe_opened(traced, model, example)
+        traced, observer = _observe_opened(trace_symbolically(model, example), model, example)
         if traced.baked and observer.state:
             raise CaptureError("what is computed from a buffer that forward writes to is constant")
     except StateError as error:  # another way to capture would lose it too
@@ -118,10 +111,8 @@ def _observe_opened(traced: Traced, model: nn.Module, example: Example) -> tuple
         return traced, observer
     traced, opened = open_functions(traced, model, example, wrapped)
     if opened is not None:
-        try:
+        with suppress(CaptureError):  # a function may do more than can be followed
             return opened, _observe(opened, model, example)
-        except CaptureError:
-            pass  # what a function does within may be more than can be followed
     return traced, observer
 
 
@@ -135,17 +126,15 @@ def _capture_by_export(model: nn.Module, example: Example) -> tuple[Traced, Obse
         return _observe_program(model, program_of(model, example), example)
 
 
-def _observe_program(
-    model: nn.Module, program: Program, example: Example
-) -> tuple[Traced, Observer]:
+def _observe_program(model: nn.Module, made: Program, example: Example) -> tuple[Traced, Observer]:
     try:
-        traced = trace_program(model, program)
+        traced = trace_program(model, made)
         observer = _observe(traced, model, example)
     except StateError:
         raise
     except CaptureError:
         # Writes in place through views are gone from the functional form, with some structure.
-        traced = trace_program(model, program, functional=True)
+        traced = trace_program(model, made, functional=True)
         observer = _observe(traced, model, example)
     check_seen(traced.changed, observer.written)
     return traced, observer
@@ -211,10 +200,8 @@ def _check_runs(model: nn.Module, example: Example) -> Any:
             return twin(*given.args, **given.kwargs)
     except Exception as error:
         shapes = ", ".join(str(tuple(x.shape)) for x in example.tensors)
-        raise ExampleError(
-            f"the model fails on an example of shape {shapes} at {entered[-1]}: "
-            f"{_first_line(error)}"
-        ) from error
+        where = f"an example of shape {shapes} at {entered[-1]}"
+        raise ExampleError(f"the model fails on {where}: {_first_line(error)}") from error
 
 
 _shape_of = partial(torch.empty_like, device="meta")
@@ -227,44 +214,33 @@ def _observe(traced: Traced, model: nn.Module, example: Example) -> Observer:
     shapes of one written down after.
     """
     doubled = two_of_each(example)
-    try:
-        if doubled is not example:
-            try:
-                return _run(traced, model, doubled, measured=example)
-            except CaptureError:
-                raise
-            except Exception:  # the model may insist on a batch of one
-                pass
-        return _run(traced, model, example)
-    except CaptureError:
-        raise
-    except Exception:
-        return _run(traced, model, example, on_shapes=False)
+    for examples in [(example,)] if doubled is example else [(doubled, example), (example,)]:
+        try:
+            return _run(traced, model, *examples)
+        except CaptureError:
+            raise
+        except Exception:  # the model may insist on a batch of one, or on numbers
+            continue
+    return _run(traced, model, example, on_shapes=False)
 
 
-def _run(
-    traced: Traced,
-    model: nn.Module,
-    example: Example,
-    *,
-    measured: Example | None = None,
-    on_shapes: bool = True,
-) -> Observer:
-    """Run a graph of a model on a twin, whose tensors have no numbers if it is `on_shapes`."""
+def _run(traced: Traced, model: nn.Module, *examples: Example, on_shapes: bool = True) -> Observer:
+    """Run a graph of a model on a twin, whose tensors have no numbers if it is `on_shapes`.
+
+    The first example is observed; of another, the shapes alone are written down.
+    """
     change = _shape_of if on_shapes else torch.clone
     twin, twins = twin_of(model, change)
-    names: dict[int, str] = {}
-    for name, tensor in tensors(model).items():
-        names.setdefault(id(twins[id(tensor)]), Parameter(name))
+    owned = parameter_names(model).items()
+    names: dict[int, str] = {id(twins[key]): Parameter(name) for key, name in owned}
     plain = [
         path
         for path in {str(node.target) for node in traced.graph.find_nodes(op="get_attr")}
         if isinstance(found := _attribute(twin, path), Tensor) and id(found) not in names
     ]
     for path, extra in traced.extras.items():
-        owner, _, name = path.rpartition(".")
         held = change(extra) if isinstance(extra, Tensor) else extra
-        setattr(twin.get_submodule(owner), name, held)
+        setattr(*owner_of(twin, path), held)
     memory = BufferMemory(
         buffers={place_of(b): names[id(b)] for b in twin.buffers() if id(b) in names},
         parameters={place_of(p): names[id(p)] for p in twin.parameters() if id(p) in names},
@@ -272,19 +248,16 @@ def _run(
     )
     observer = Observer(twin, traced.graph, names, memory)
     with torch.inference_mode(), torch.device("meta") if on_shapes else nullcontext():
-        inputs = traced.inputs(twin, example.map(change))
-        observer.run(*inputs, enable_io_processing=False)
-        if measured is not None:
-            observer.measure(*traced.inputs(twin, measured.map(change)))
+        first, *others = (traced.inputs(twin, example.map(change)) for example in examples)
+        observer.run(*first, enable_io_processing=False)
+        for other in others:
+            observer.measure(*other)
     return observer
 
 
-def _attribute(module: nn.Module, path: str) -> Any:
+def _attribute(module: Any, path: str) -> Any:
     """What a module has at a path; `None` if nothing."""
-    part: Any = module
-    for name in path.split("."):
-        part = getattr(part, name, None)
-    return part
+    return reduce(lambda part, name: getattr(part, name, None), path.split("."), module)
 
 
 def _first_line(error: Exception) -> str:

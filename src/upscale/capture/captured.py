@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from upscale.capture.example import Example
+from upscale.capture.example import Example, plain_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,7 @@ class Schema:
     def written_in(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
         """The tensors that a call writes into."""
         given = self.arguments(args, kwargs) if self.written else {}
-        parts = [given[name] for name in self.written]
-        lists = (part if isinstance(part, (list, tuple)) else [part] for part in parts)
-        return [leaf for leaves in lists for leaf in leaves if isinstance(leaf, Tensor)]
+        return plain_tensors([given[name] for name in self.written])
 
 
 @cache

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from pathlib import PurePath
 from types import CodeType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from upscale.errors import CaptureError, StateError
 from upscale.model.layers import copied, parameter_names, tensors
 from upscale.tools.own_draws import OwnDraws
 
+Tensors: TypeAlias = Mapping[str, Tensor]
 # What tracing itself leaves on what it traces.
 TRACED = re.compile(r"_tensor_constant\d+$")
 # What every module has, in which buffers and layers are.
@@ -38,38 +39,29 @@ OWN = frozenset(vars(nn.Module()))
 class Watch(TorchDispatchMode):
     """Notes the line that first writes to each tensor of a model, while its code runs."""
 
-    def __init__(self, watched: Mapping[str, Tensor], within: CodeType) -> None:
+    def __init__(self, watched: Tensors, within: CodeType) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lines: dict[str, str] = {}
         self._names = {place_of(tensor): name for name, tensor in watched.items()}
         self._within = within
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in schema_of(func).written_in(args, kwargs or {}):
             name = self._names.get(place_of(tensor))
-            line = line_of(running_line(self._within)) if name is not None else ""
-            if name is not None and line:
+            if name is not None and (line := line_of(running_line(self._within))):
                 self.lines.setdefault(name, line)
         return func(*args, **(kwargs or {}))
 
 
-def check_written(
-    model: Mapping[str, Tensor],
-    twin: Mapping[str, Any],
-    before: Mapping[str, Tensor],
-    lines: Mapping[str, str],
-) -> None:
+def check_written(model: Tensors, twin: Tensors, before: Tensors, lines: Mapping[str, str]) -> None:
     """Raise if tracing a twin of a model changed a tensor of it: the graph lacks such a write.
 
     `before` are the tensors that the twin had, `lines` those that wrote to them.
     """
     for name, tensor in model.items():
-        now = twin.get(name)
-        if isinstance(now, fx.Proxy):
-            continue  # bound to something that the graph has
-        if now is not before[name] or not _equal(now, tensor):
+        now: Any = twin.get(name)
+        changed = now is not before[name] or not _equal(now, tensor)
+        if changed and not isinstance(now, fx.Proxy):  # which the graph has
             raise CaptureError(_unseen(name, lines.get(name, "")))
 
 
@@ -128,18 +120,18 @@ def _check_attributes(
         expected = _run(copied(model, {}), model, other)
     if not alike(_run(used, model, other), expected, rtol=1e-5, atol=1e-8):
         raise _refusal(model, changed[0])
-    before = {path: _attribute(used, path) for path in changed}
+    before = {path: getattr(*owner_of(used, path), None) for path in changed}
     _run(used, model, other)
     for path in changed:
-        if type(before[path]) in (int, float) and before[path] != _attribute(used, path):
+        now = getattr(*owner_of(used, path), None)
+        if type(before[path]) in (int, float) and before[path] != now:
             _check_counter(model, example, path)
 
 
 def _check_counter(model: nn.Module, example: Example, path: str) -> None:
     """Raise if a number that every call changes is of any use but to be changed."""
     twin = copied(model, {})
-    owner, _, name = path.rpartition(".")
-    setattr(twin.get_submodule(owner), name, _Counter())
+    setattr(*owner_of(twin, path), _Counter())
     try:
         _run(twin, model, example)
     except Exception as error:  # the model's code met something that is no number
@@ -158,8 +150,8 @@ class _Counter:
 
 
 def _refusal(model: nn.Module, path: str) -> StateError:
-    owner, _, name = path.rpartition(".")
-    line = _assigned(type(model.get_submodule(owner)), name)
+    owner, name = owner_of(model, path)
+    line = _assigned(type(owner), name)
     at = f" at {line}" if line else ""
     return StateError(
         f"forward changes the attribute {path}{at}, and what it computes in a later call depends "
@@ -230,9 +222,10 @@ def _changed(model: nn.Module, twin: nn.Module) -> list[str]:
     return changed
 
 
-def _attribute(module: nn.Module, path: str) -> Any:
+def owner_of(module: nn.Module, path: str) -> tuple[nn.Module, str]:
+    """The module within another that an attribute belongs to, and what it is called there."""
     owner, _, name = path.rpartition(".")
-    return getattr(module.get_submodule(owner), name, None)
+    return module.get_submodule(owner), name
 
 
 def _same(one: Any, other: Any, met: dict[int, Any]) -> bool:
@@ -264,5 +257,4 @@ def _equal(one: Tensor, other: Tensor) -> bool:
         return False
     if one.is_meta or torch.equal(one, other):
         return True
-    same = (one == other) | ((one != one) & (other != other))
-    return bool(same.all())
+    return bool(((one == other) | ((one != one) & (other != other))).all())

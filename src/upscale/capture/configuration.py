@@ -30,7 +30,6 @@ PLAIN = (
     *(bool, int, str, bytes, type(None), type(...), range, slice),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
-PLAIN_KINDS = frozenset(PLAIN)  # most parts are of these very classes, and known at once
 # What one object stands for whatever is done to it, or cannot be changed at all.
 ATOMS = (
     *(types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType),
@@ -38,15 +37,14 @@ ATOMS = (
     *(types.ModuleType, logging.Logger),
     *(torch._ops.OpOverload, torch._ops.OpOverloadPacket),
 )
-# Attributes of every module that say nothing of what it computes.
+# Attributes of every module that say nothing of what it computes, or are read on their own.
 SILENT = {
     *("_parameters", "_buffers", "_modules", "_backward_hooks", "_backward_pre_hooks"),
     *("_is_full_backward_hook", "_state_dict_hooks", "_state_dict_pre_hooks"),
     *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_non_persistent_buffers_set"),
     *("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
-    "_forward_pre_hooks_with_kwargs",
+    *("_forward_hooks", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
 }
-HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 # Attributes of every class that say nothing of what its instances do.
 SILENT_OF_CLASSES = {
     *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__"),
@@ -77,26 +75,21 @@ class Configuration:
 
 def configuration(model: nn.Module) -> Configuration:
     """The configuration of a model as it is now."""
-    floating = (p.dtype for p in model.parameters() if p.is_floating_point())
-    dtype = next(floating, None)
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
     try:
         return Configuration(_Reader(model).read(), dtype)
     except (_Unknown, RecursionError):
         return Configuration(None, dtype)
 
 
+@dataclass(eq=False, slots=True)
 class _Is:
     """A thing that is the same as nothing but itself."""
 
-    __slots__ = ("thing",)
-
-    def __init__(self, thing: object) -> None:
-        self.thing = thing
+    thing: object
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Is) and self.thing is other.thing
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class _Reader:
@@ -108,43 +101,28 @@ class _Reader:
         # The first name of each, which a dict made backwards is left with.
         self._paths = {id(module): path for path, module in reversed(self._modules)}
         self._owned = {id(tensor): name for name, tensor in reversed(self._tensors)}
-        self._known: dict[tuple[int, ...], int] = {}
-        self._alive: list[object] = []
+        # Numbers of things, with these themselves, so that nothing else gets their identity.
+        self._known: dict[tuple[int, ...], tuple[int, object]] = {}
         self._count = 0
 
     def read(self) -> object:
         """All parts, comparable with those of another model."""
-        weights = [
-            (name, self._owned[id(tensor)], tuple(tensor.shape)) for name, tensor in self._tensors
-        ]
-        modules = [
-            (path, self._paths[id(module)], self._module(module)) for path, module in self._modules
-        ]
+        weights = [(name, self._owned[id(x)], tuple(x.shape)) for name, x in self._tensors]
+        modules = [(path, self._paths[id(m)], self._module(m)) for path, m in self._modules]
         return weights, modules
 
     def _module(self, module: nn.Module) -> object:
         again = self._again(module)
         if again is not None:
             return again
-        gaps = [
-            (name, part is None)
-            for held in (module._modules, module._parameters, module._buffers)
-            for name, part in held.items()
-        ]
+        held = (module._modules, module._parameters, module._buffers)
+        gaps = [(name, part is None) for parts in held for name, part in parts.items()]
         if isinstance(module, fx.GraphModule):
             called = [n.target for n in module.graph.nodes if n.op == "call_function"]
             return gaps, module.code, module.training, [self._part(target) for target in called]
-        own = [
-            (name, self._part(part))
-            for name, part in vars(module).items()
-            if name not in SILENT and name not in HOOKS
-        ]
-        hooks = [
-            self._part(hook)
-            for name in HOOKS
-            for hook in getattr(module, name).values()
-            if not getattr(hook, "only_masks", False)
-        ]
+        own = [(name, self._part(x)) for name, x in vars(module).items() if name not in SILENT]
+        given = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        hooks = [self._part(hook) for hook in given if not getattr(hook, "only_masks", False)]
         return gaps, own, hooks, self._part(type(module)), self._code(type(module).forward, module)
 
     def _part(self, part: Any) -> object:
@@ -152,14 +130,12 @@ class _Reader:
         if self._count > MOST_PARTS:
             raise _Unknown
         kind = type(part)
-        if kind in PLAIN_KINDS:
+        if isinstance(part, PLAIN):
             return kind, part
         if kind in (float, complex):
             return kind, repr(part)  # zero has a sign
         if kind is tuple:
             return kind, [self._part(x) for x in part]
-        if isinstance(part, PLAIN):
-            return kind, part
         if isinstance(part, Tensor):
             return self._tensor(part)
         if isinstance(part, nn.Module):
@@ -185,11 +161,8 @@ class _Reader:
         if isinstance(part, property):
             return kind, [self._part(x) for x in (part.fget, part.fset, part.fdel)]
         if isinstance(part, type):
-            return _Is(part), [
-                (base.__qualname__, list(self._class(base)))
-                for base in part.__mro__
-                if base is not object and not _is_torch(base)
-            ]
+            bases = [base for base in part.__mro__ if not _is_torch(base)]
+            return _Is(part), [(base.__qualname__, list(self._class(base))) for base in bases]
         return self._object(part, kind)
 
     def _object(self, part: Any, kind: type) -> object:
@@ -254,11 +227,8 @@ class _Reader:
         """What code may call by a name of what it belongs to, in each class that has it."""
         found = [vars(base)[name] for base in type(owner).__mro__ if name in vars(base)]
         methods = [part.fget if isinstance(part, property) else part for part in found]
-        return [
-            self._code(method, owner)
-            for method in methods
-            if isinstance(method, types.FunctionType) and not _is_torch(method)
-        ]
+        own = [m for m in methods if isinstance(m, types.FunctionType) and not _is_torch(m)]
+        return [self._code(method, owner) for method in own]
 
     def _tensor(self, tensor: Tensor) -> object:
         if id(tensor) in self._owned:
@@ -271,9 +241,8 @@ class _Reader:
         """The number under which things were read before; from now on they have one."""
         key = tuple(map(id, things))
         if key in self._known:
-            return self._known[key]
-        self._known[key] = len(self._known)
-        self._alive.append(things)  # so that nothing else gets their identity
+            return self._known[key][0]
+        self._known[key] = (len(self._known), things)
         return None
 
 

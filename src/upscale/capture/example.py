@@ -39,10 +39,8 @@ class Example:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Example:
         """The example with every tensor `x` in it replaced by `change(x)`."""
-        args, kwargs = mapped(
-            (self.args, dict(self.kwargs)), lambda x: change(x) if isinstance(x, Tensor) else x
-        )
-        return Example(args, kwargs)
+        inputs = (self.args, dict(self.kwargs))
+        return Example(*mapped(inputs, lambda x: change(x) if isinstance(x, Tensor) else x))
 
     def copied(self) -> Example:
         """The example with tensors of its own: a model may write into what it is given."""
@@ -70,13 +68,16 @@ def tensors_in(value: Any) -> list[Tensor]:
     return [leaf for leaf in leaves_of(value) if isinstance(leaf, Tensor)]
 
 
+def plain_tensors(value: Any) -> list[Tensor]:
+    """Every tensor in tuples, lists and dicts; dataclasses are not looked into."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
 def leaves_of(value: Any) -> list[Any]:
     """Everything in a value that is no container."""
     leaves: list[Any] = []
     for leaf in tree_leaves(value):
-        if isinstance(leaf, Tensor):
-            leaves.append(leaf)
-        elif is_record(leaf):
+        if is_record(leaf):
             leaves += leaves_of([getattr(leaf, f.name, None) for f in dataclasses.fields(leaf)])
         elif isinstance(leaf, Mapping):
             leaves += leaves_of(list(leaf.values()))
@@ -110,17 +111,12 @@ def alike(one: Any, other: Any, *, rtol: float = 0.0, atol: float = 0.0) -> bool
     >>> alike((torch.ones(2), 3), (torch.ones(2), 3)), alike(torch.ones(2), torch.ones(2).double())
     (True, False)
     """
+
+    def same(a: Any, b: Any) -> bool:
+        if type(a) is not type(b) or not isinstance(a, Tensor):
+            return type(a) is type(b) and bool(a == b)
+        comparable = a.shape == b.shape and a.dtype == b.dtype and not a.is_meta
+        return comparable and torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+
     ones, others = leaves_of(one), leaves_of(other)
-    if len(ones) != len(others):
-        return False
-    for a, b in zip(ones, others, strict=True):
-        if type(a) is not type(b):
-            return False
-        if not isinstance(a, Tensor):
-            same = bool(a == b)
-        else:
-            same = a.shape == b.shape and a.dtype == b.dtype and not a.is_meta
-            same = same and torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        if not same:
-            return False
-    return True
+    return len(ones) == len(others) and all(map(same, ones, others))

@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from upscale.capture.changed_attributes import changed_in_a_call
 from upscale.capture.example import Example, two_of_each
+from upscale.capture.fingerprint import spelling
 from upscale.capture.in_place import NO_GRAD, REBINDS
 from upscale.capture.remembered_sizes import computes_as, find_memories, forget
 from upscale.capture.size_guards import Guards
@@ -25,12 +26,7 @@ from upscale.model.layers import tensors
 from upscale.tools.quiet import quietly
 
 aten = torch.ops.aten
-DROPOUTS = {
-    aten.dropout.default,
-    aten.feature_dropout.default,
-    aten.alpha_dropout.default,
-    aten.feature_alpha_dropout.default,
-}
+DROPOUTS = {getattr(aten, name).default for name in spelling.DROPOUTS}
 
 
 def trace_by_export(model: nn.Module, example: Example) -> Traced:

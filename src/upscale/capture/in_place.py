@@ -25,17 +25,10 @@ from upscale.capture.node_queries import asks_property, asks_sizes
 AUGMENTED = "augmented"
 REBINDS = "rebinds"
 NO_GRAD = "no_grad"
+# What `x + y` calls, and what `x += y` does.
 WRITES: dict[Any, Any] = {
-    operator.add: operator.iadd,
-    operator.mul: operator.imul,
-    operator.sub: operator.isub,
-    operator.truediv: operator.itruediv,
-    operator.floordiv: operator.ifloordiv,
-    operator.mod: operator.imod,
-    operator.pow: operator.ipow,
-    operator.and_: operator.iand,
-    operator.or_: operator.ior,
-    operator.xor: operator.ixor,
+    getattr(operator, name): getattr(operator, f"i{name.rstrip('_')}")
+    for name in ("add", "mul", "sub", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor")
 }
 # What always makes a tensor of its own.
 FRESH_MODULES = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.Linear)

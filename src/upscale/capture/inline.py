@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_leaves
 
-from upscale.capture.example import Example, alike
+from upscale.capture.example import Example, alike, plain_tensors
 from upscale.capture.node_queries import asks_sizes
 from upscale.capture.symbolic_trace import Traced, calls_python
 from upscale.capture.value_tracer import TracedValue, Unfaithful, ValueTracer
@@ -45,9 +44,8 @@ def open_functions(
             inliner.run(*given, enable_io_processing=False)
     except Exception:  # the model's own code runs and may raise anything
         return traced, None
-    deciding = frozenset(node.name for node in inliner.deciding)
-    traced = replace(traced, doubted=deciding)
-    if not inliner.found:
+    traced = replace(traced, doubted=frozenset(node.name for node in inliner.deciding))
+    if inliner.closed.keys() == wrapped:
         return traced, None
     closed = frozenset(inliner.closed[n].name for n in inliner.deciding & inliner.closed.keys())
     return traced, Traced(inliner.opened, traced.extras, traced.way, closed)
@@ -60,7 +58,6 @@ class _Inliner(fx.Interpreter):
         super().__init__(module, graph=graph)
         self.opened = fx.Graph()
         self.opened.set_codegen(graph._codegen)
-        self.found = 0
         self.draws = OwnDraws()
         self.deciding: set[fx.Node] = set()
         self.closed: dict[fx.Node, fx.Node] = {}
@@ -76,18 +73,14 @@ class _Inliner(fx.Interpreter):
         self.draws.restart()
         result = super().run_node(n)
         if inside is not None and versions == self._versions(n) and alike(expected, result):
-            self._new[n] = self._inline(inside, n)
-            self.found += 1
+            operands = [self._new[operand] for operand in n.all_input_nodes]
+            given = dict(zip(inside.find_nodes(op="placeholder"), operands, strict=True))
+            self._new[n] = self.opened.graph_copy(inside, given)
         else:
             self._new[n] = self._copy(n)
             if n in self._wrapped:
                 self.closed[n] = self._new[n]
         return result
-
-    def _inline(self, inside: fx.Graph, node: fx.Node) -> Any:
-        places = inside.find_nodes(op="placeholder")
-        operands = [self._new[operand] for operand in node.all_input_nodes]
-        return self.opened.graph_copy(inside, dict(zip(places, operands, strict=True)))
 
     def _copy(self, node: fx.Node) -> Any:
         if node.target is operator.getitem:
@@ -106,9 +99,8 @@ class _Inliner(fx.Interpreter):
                 operand: _argument(tracer, operand, value, decides=operand in self._sizes)
                 for operand, value in values.items()
             }
-            args: Any = fx.map_arg(node.args, given.__getitem__)
-            kwargs: Any = fx.map_arg(node.kwargs, given.__getitem__)
-            graph = tracer.finish(function(*_plain(args), **_plain(kwargs)))
+            args, kwargs = _plain(fx.map_arg((node.args, node.kwargs), given.__getitem__))
+            graph = tracer.finish(function(*args, **kwargs))
             weighs = any(isinstance(value, nn.Parameter) for value in values.values())
             if tracer.decides and not weighs:
                 return None, None  # sizes are given up only where there is a layer to gain
@@ -123,12 +115,8 @@ class _Inliner(fx.Interpreter):
 
     def _versions(self, node: fx.Node) -> list[int]:
         """How often each tensor that a node is given was written into."""
-        return [
-            leaf._version
-            for operand in node.all_input_nodes
-            for leaf in tree_leaves(self.env[operand])
-            if isinstance(leaf, Tensor)
-        ]
+        given = [self.env[operand] for operand in node.all_input_nodes]
+        return [tensor._version for tensor in plain_tensors(given)]
 
 
 def _argument(tracer: ValueTracer, node: fx.Node, value: Any, *, decides: bool) -> TracedValue:

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from upscale.capture.buffer_writes import NORMS, STATISTICS, BufferMemory, shared_statistics
 from upscale.capture.captured import Call, Observed, Ref, TensorInfo, place_of, schema_of
+from upscale.capture.example import plain_tensors
 from upscale.capture.in_place import AUGMENTED, REBINDS, write_back
 from upscale.capture.origin import home
 from upscale.capture.records import PACKS, Packed
@@ -75,7 +76,7 @@ class Observer(fx.Interpreter):
         self._statistics: list[str] = []
         reads = {operand.name: self._bind(operand) for operand in n.all_input_nodes}
         takes = _values_in(reads)
-        operands = [leaf for x in n.all_input_nodes for leaf in _tensors(self.env[x])]
+        operands = [leaf for x in n.all_input_nodes for leaf in plain_tensors(self.env[x])]
         if n.op == "output":
             self._check_overwritten(takes)
         if AUGMENTED in n.meta and any(map(self._memory.holds, operands[:1])):
@@ -100,7 +101,7 @@ class Observer(fx.Interpreter):
             reads=reads,
             result=self._names[n],
             takes=takes,
-            makes=tuple(dict.fromkeys(name for name in names if name is not None)),
+            makes=_values_in(names),
             writes=tuple(self._writes),
             statistics=tuple(self._statistics),
             is_view=any(isinstance(leaf, Tensor) and place_of(leaf) in places for leaf in leaves),
@@ -117,9 +118,8 @@ class Observer(fx.Interpreter):
 
     def measure(self, *inputs: Any) -> None:
         """Run once more, on another example, and note the shapes that values have then."""
-        runner = _Measurer(self)
         with _Dispatched(_perform):
-            runner.run(*inputs, enable_io_processing=False)
+            _Measurer(self).run(*inputs, enable_io_processing=False)
 
     def _record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen operation and write it down."""
@@ -136,18 +136,13 @@ class Observer(fx.Interpreter):
         if schema.op in NORMS and arguments[NORMS[schema.op]]:
             kept = (arguments[name] for name in STATISTICS)
             self._statistics += [ref.value for ref in kept if isinstance(ref, Ref)]
-        outs = []
-        for tensor in _tensors(result):
-            known = self._bound.get(id(tensor)) if schema.written else None
-            outs.append(known or self._new(tensor))
-        self._calls.append(
-            Call(schema.op, refs, named, tuple(reads), tuple(outs), aliased, arguments, overload)
-        )
+        known = self._bound if schema.written else {}
+        outs = tuple(known.get(id(made)) or self._new(made) for made in plain_tensors(result))
+        call = Call(schema.op, refs, named, tuple(reads), outs, aliased, arguments, overload)
+        self._calls.append(call)
         return result
 
-    def _perform(
-        self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[Tensor]
-    ) -> Any:
+    def _perform(self, overload: Any, args: Any, kwargs: Any, written: list[Tensor]) -> Any:
         """Run an operation, and give what it writes into a new name."""
         for tensor in written:
             self._memory.check_write(tensor, self._node)
@@ -266,10 +261,6 @@ def _values_in(names: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in tree_leaves(names) if name is not None))
 
 
-def _tensors(part: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(part) if isinstance(leaf, Tensor)]
-
-
 def _overlap(written: Tensor, other: Tensor) -> bool:
     """Whether two tensors in one memory have an element in common.
 
@@ -301,7 +292,5 @@ class _Dispatched(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._perform = perform
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._perform(func, args, kwargs or {})

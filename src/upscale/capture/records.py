@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,34 +36,26 @@ class Packed:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """A class, and what it is called with to make a record anew."""
-
-    kind: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-def parts_of(value: Any) -> Parts | None:
-    """How a record that holds traced values is made; `None` if a graph has words for it."""
+def maker_of(value: Any) -> functools.partial[Any] | None:
+    """The call that makes a record of traced values anew; `None` if a graph has words for it."""
     if not (_is_own_dict(value) or is_record(value)):
         return None
     if not any(isinstance(leaf, fx.Proxy | fx.Node) for leaf in leaves_of(value)):
         return None
+    kind: Any = type(value)
     if not is_record(value):
-        parts = Parts(type(value), (list(value.items()),))
+        maker = functools.partial(kind, list(value.items()))
     else:
         # A field that is `None` is said only where it is not `None` by default.
         held = [(f, getattr(value, f.name, None)) for f in dataclasses.fields(value) if f.init]
         said = {f.name: v for f, v in held if v is not None or f.default is not None}
-        parts = Parts(type(value), (), said)
-    if not _makes(parts, value):
+        maker = functools.partial(kind, **said)
+    if not _makes(maker, value):
         raise CaptureError(
-            f"forward makes a {type(value).__name__}, and calling that class with what is in it "
+            f"forward makes a {kind.__name__}, and calling that class with what is in it "
             "does not make the same again; give a dict, a tuple or a plain dataclass"
         )
-    return parts
+    return maker
 
 
 def _is_own_dict(value: Any) -> bool:
@@ -72,10 +63,10 @@ def _is_own_dict(value: Any) -> bool:
     return isinstance(value, dict) and type(value) not in PLAIN
 
 
-def _makes(parts: Parts, value: Any) -> bool:
-    """Whether a record made of parts holds the very things that another does."""
+def _makes(maker: functools.partial[Any], value: Any) -> bool:
+    """Whether a call makes a record that holds the very things that another does."""
     try:
-        made = parts.kind(*parts.args, **parts.kwargs)
+        made = maker()
     except Exception:  # a constructor of the caller's, which may raise anything
         return False
     ours, theirs = _held(made), _held(value)
@@ -132,11 +123,11 @@ def _pack(graph: fx.Graph, value: Any) -> Any:
     """A value with its records as nodes that make them."""
 
     def packed(leaf: Any) -> Any:
-        parts = parts_of(leaf)
-        if parts is None:
+        maker = maker_of(leaf)
+        if maker is None:
             return leaf
-        args, kwargs = _pack(graph, parts.args), _pack(graph, dict(parts.kwargs))
-        node = graph.call_function(parts.kind, args, kwargs)
+        args, kwargs = _pack(graph, (maker.args, maker.keywords))
+        node = graph.call_function(maker.func, args, kwargs)
         node.meta[PACKS] = True
         return node
 

@@ -37,15 +37,11 @@ def find_memories(model: nn.Module, example: Example) -> dict[tuple[str, str], A
     for axes in ((0,), (-1,), (-2, -1)):
         other = example.map(partial(_grown, axes))
         try:
-            seen = _remembered(model, (other, example, other))
+            first, second, third = _remembered(model, (other, example, other))
         except Exception:  # the model's own code runs, on sizes that it may not take
             continue
-        first, second, third = seen
-        found |= {
-            key: value
-            for key, value in second.items()
-            if key in first and first[key] == third.get(key) != value
-        }
+        kept = [k for k in second if k in first and first[k] == third.get(k) != second[k]]
+        found |= {key: second[key] for key in kept}
     return found
 
 
@@ -78,14 +74,8 @@ def _remembered(model: nn.Module, examples: tuple[Example, ...]) -> list[dict[An
         for example in examples:
             given = example.map(shape_of)
             twin(*given.args, **given.kwargs)
-            seen.append(
-                {
-                    (path, name): value
-                    for path, module in twin.named_modules()
-                    for name, value in vars(module).items()
-                    if _is_size(value)
-                }
-            )
+            held = [(path, *own) for path, m in twin.named_modules() for own in vars(m).items()]
+            seen.append({(path, name): value for path, name, value in held if _is_size(value)})
     return seen
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
@@ -26,7 +26,7 @@ from upscale.capture.changed_attributes import Watch, check_memory, check_writte
 from upscale.capture.example import Example, tensors_in
 from upscale.capture.in_place import AUGMENTED, NO_GRAD, WRITES, put_writes_back, write_bound
 from upscale.capture.origin import running_line
-from upscale.capture.records import PACKS, parts_of
+from upscale.capture.records import PACKS, maker_of
 from upscale.errors import CaptureError, ExampleError
 from upscale.model.layers import copied, stock_layers, tensors
 
@@ -57,7 +57,7 @@ class Traced:
         if self.way == "export":
             return list(tree_leaves((example.args, dict(example.kwargs))))
         given = bind(model, example).arguments
-        return [given[str(n.target)] for n in self.graph.nodes if n.op == "placeholder"]
+        return [given[str(n.target)] for n in self.graph.find_nodes(op="placeholder")]
 
 
 def bind(model: nn.Module, example: Example) -> inspect.BoundArguments:
@@ -65,9 +65,8 @@ def bind(model: nn.Module, example: Example) -> inspect.BoundArguments:
     try:
         bound = inspect.signature(model.forward).bind(*example.args, **example.kwargs)
     except TypeError as error:
-        raise ExampleError(
-            f"{type(model).__name__}.forward does not take the example: {error}"
-        ) from error
+        said = f"{type(model).__name__}.forward does not take the example: {error}"
+        raise ExampleError(said) from error
     bound.apply_defaults()
     return bound
 
@@ -93,9 +92,7 @@ def trace_symbolically(model: nn.Module, example: Example) -> Traced:
     _drop_fixed_inputs(graph, free)
     if any(AUGMENTED in node.meta for node in graph.nodes):
         put_writes_back(graph, twin)
-    bound = _bound_buffers(twin)
-    if bound:
-        write_bound(graph, bound)
+    write_bound(graph, _bound_buffers(twin))
     check_memory(model, example, twin)
     added = (set(vars(twin)) | set(twin._buffers)) - set(vars(model)) - set(model._buffers)
     constants = {n: getattr(twin, n) for n in sorted(added) if isinstance(getattr(twin, n), Tensor)}
@@ -171,15 +168,14 @@ def _bound_buffers(twin: nn.Module) -> dict[str, fx.Node]:
 
 def _drop_fixed_inputs(graph: fx.Graph, free: set[str]) -> None:
     """Inputs the example leaves at a default are part of the model, not of its signature."""
-    for node in list(graph.nodes):
-        if node.op == "placeholder" and node.target not in free:
+    for node in graph.find_nodes(op="placeholder"):
+        if node.target not in free:
             doomed = [node]
             for user in doomed:
                 doomed.extend(user.users)
-            if any(user.op == "output" for user in doomed):
-                continue
-            for user in reversed(list(dict.fromkeys(doomed))):
-                graph.erase_node(user)
+            if all(user.op != "output" for user in doomed):
+                for user in reversed(dict.fromkeys(doomed)):
+                    graph.erase_node(user)
 
 
 class _Tracer(fx.Tracer):
@@ -194,21 +190,18 @@ class _Tracer(fx.Tracer):
         self.proxy_buffer_attributes = proxy_buffers
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if module_qualified_name in self._stock:
-            return True
-        return bool(super().is_leaf_module(m, module_qualified_name))
+        stock = module_qualified_name in self._stock
+        return stock or bool(super().is_leaf_module(m, module_qualified_name))
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
 
     def create_arg(self, a: Any) -> Any:
-        parts = None
-        if is_dataclass(a) or (isinstance(a, dict) and type(a) is not dict):
-            parts = parts_of(a)
-        if parts is None:
+        maker = maker_of(a)
+        if maker is None:
             return super().create_arg(a)
-        args, kwargs = super().create_arg(parts.args), super().create_arg(dict(parts.kwargs))
-        node = self.create_node("call_function", parts.kind, args, kwargs)
+        args, kwargs = super().create_arg(maker.args), super().create_arg(maker.keywords)
+        node = self.create_node("call_function", maker.func, args, kwargs)
         node.meta[PACKS] = True
         return node
 
@@ -219,13 +212,7 @@ class _Tracer(fx.Tracer):
         node.stack_trace = running_line(trace_symbolically.__code__)
         return node
 
-    def call_module(
-        self,
-        m: nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         if isinstance(m, nn.MultiheadAttention) and is_plain_self_attention(m, args, kwargs):
             return self_attention(m, args[0])
         return super().call_module(m, forward, args, kwargs)

@@ -61,22 +61,16 @@ def export_program(make: Callable[[], nn.Module], example: Example) -> Program:
     First with every size free; if that fails or takes too long, with the batch alone; else for
     the example's sizes.
     """
-    ways: tuple[tuple[int | None, float, str], ...] = (
-        (None, SECONDS, "as torch.export tells, the model takes no other"),
-        (1, 3 * SECONDS, ""),
-        (0, float("inf"), ""),
-    )
     failures: list[Exception] = []
-    for free, seconds, because in ways:
+    for free, seconds in ((None, SECONDS), (1, 3 * SECONDS), (0, float("inf"))):
         try:
             program, unpacking = _export(make(), example, free, seconds)
         except Unexported:
             raise
         except Exception as error:  # torch.export raises of every kind, and runs the model's code
             failures.append(error)
-            continue
-        said = _fixed(program, because or _why_fixed(failures[0]))
-        return Program(program, unpacking, said)
+        else:
+            return Program(program, unpacking, _fixed(program, _why_fixed(failures)))
     raise failures[0]
 
 
@@ -98,9 +92,8 @@ def _export(
     vars(model.forward)["__signature__"] = signature
     try:
         with export_turn(), quietly(), torch.enable_grad():
-            program = torch.export.export(
-                model, example.args, dict(example.kwargs), dynamic_shapes=dynamic
-            )
+            kwargs = dict(example.kwargs)
+            program = torch.export.export(model, example.args, kwargs, dynamic_shapes=dynamic)
         return program, unpacking
     finally:
         if own is None:
@@ -122,20 +115,17 @@ def holds_parameters(program: ExportedProgram, model: nn.Module) -> bool:
 @contextmanager
 def restored(model: nn.Module) -> Iterator[nn.Module]:
     """The model itself, to run within; what it sets of its attributes is taken back after."""
-    parts = ("_parameters", "_buffers", "_modules")
     before = [
-        (module, dict(vars(module)), [dict(vars(module)[part]) for part in parts])
-        for module in model.modules()
+        (held, dict(held))
+        for m in model.modules()
+        for held in (vars(m), m._parameters, m._buffers, m._modules)
     ]
     try:
         yield model
     finally:
-        for module, attributes, held in before:
-            vars(module).clear()
-            vars(module).update(attributes)
-            for part, content in zip(parts, held, strict=True):
-                attributes[part].clear()
-                attributes[part].update(content)
+        for held, content in before:
+            held.clear()
+            held.update(content)
 
 
 def _named(signature: inspect.Signature, example: Example) -> inspect.Signature:
@@ -145,12 +135,9 @@ def _named(signature: inspect.Signature, example: Example) -> inspect.Signature:
     """
     taken = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     if len(taken) < len(signature.parameters):
-        free = example.kwargs.keys() - {p.name for p in taken}
-        taken += [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-            for name in example.kwargs
-            if name in free
-        ]
+        known = {p.name for p in taken}
+        free = (name for name in example.kwargs if name not in known)
+        taken += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in free]
     return signature.replace(parameters=taken)
 
 
@@ -182,15 +169,16 @@ class _Deadline(TorchFunctionMode):
         super().__init__()
         self._until = until
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if time.thread_time() > self._until:
             raise OutOfTime
         return func(*args, **(kwargs or {}))
 
 
-def _why_fixed(failure: Exception) -> str:
+def _why_fixed(failures: list[Exception]) -> str:
+    if not failures:
+        return "as torch.export tells, the model takes no other"
+    failure = failures[0]
     if isinstance(failure, OutOfTime):
         return f"with every size free torch.export takes longer than {SECONDS:.0f} s"
     return f"with every size free torch.export fails: {(str(failure) or repr(failure))[:200]}"

@@ -122,15 +122,11 @@ def _patcher_of(here: _Here) -> Callable[[], contextlib.AbstractContextManager[A
             patcher: Any = made
             patch, patch_method = patcher.patch, patcher.patch_method
 
-            def patch_here(
-                names: dict[str, Any], name: str, new: Any, *rest: Any, **more: Any
-            ) -> None:
+            def patch_here(names: Any, name: str, new: Any, *rest: Any, **more: Any) -> None:
                 old = names[name] if name in names else getattr(builtins, name)
                 patch(names, name, _only(here, new, old), *rest, **more)
 
-            def patch_method_here(
-                owner: type, name: str, new: Any, *rest: Any, **more: Any
-            ) -> None:
+            def patch_method_here(owner: Any, name: str, new: Any, *rest: Any, **more: Any) -> None:
                 patch_method(owner, name, _only(here, new, getattr(owner, name)), *rest, **more)
 
             patcher.patch, patcher.patch_method = patch_here, patch_method_here

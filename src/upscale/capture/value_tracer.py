@@ -24,18 +24,14 @@ from torch import Tensor, fx
 from torch.fx.node import map_aggregate
 from torch.fx.proxy import GraphAppendingTracer
 
+from upscale.capture.captured import place_of
 from upscale.capture.in_place import WRITES
 from upscale.capture.node_queries import RANKS, SIZES
 from upscale.capture.origin import line_of, running_line
 from upscale.capture.size_guards import require_size
 
 COUNTS = ("numel", "nelement")
-MAKERS = {
-    "new_zeros": torch.zeros,
-    "new_ones": torch.ones,
-    "new_full": torch.full,
-    "new_empty": torch.empty,
-}
+MAKERS = {f"new_{name}": getattr(torch, name) for name in ("zeros", "ones", "full", "empty")}
 
 
 class Unfaithful(Exception):
@@ -64,11 +60,10 @@ class TracedValue(fx.Proxy):
         found = getattr(self.seen, k)
         if isinstance(self.seen, Tensor) and k in RANKS:
             return found  # a graph is traced for one number of axes
+        create = self.tracer.create_proxy
         if callable(found):
-            return lambda *args, **kwargs: self.tracer.create_proxy(
-                "call_method", k, (self, *args), kwargs
-            )
-        return self.tracer.create_proxy("call_function", getattr, (self, k), {})
+            return lambda *args, **kwargs: create("call_method", k, (self, *args), kwargs)
+        return create("call_function", getattr, (self, k), {})
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))  # type: ignore[index]
@@ -112,21 +107,13 @@ class ValueTracer(GraphAppendingTracer):
     def finish(self, result: Any) -> fx.Graph:
         """The graph of a function that returned `result`."""
         map_aggregate(result, self._value)
-        self.graph.output(self.create_arg(result))
-        self.graph.eliminate_dead_code(
-            lambda node: node in self._effects or node.op in ("placeholder", "output")
-        )
+        last = self.graph.output(self.create_arg(result))
+        kept = {*self._effects, *self.graph.find_nodes(op="placeholder"), last}
+        self.graph.eliminate_dead_code(kept.__contains__)
         return self.graph
 
     def create_proxy(
-        self,
-        kind: str,
-        target: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        name: str | None = None,
-        type_expr: Any = None,
-        proxy_factory_fn: Any = None,
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: Any, *_: Any, **__: Any
     ) -> Any:
         if _writes(kind, target) and isinstance(args[0], TracedValue) and _is_tensor(args[0]):
             return self._write(kind, target, args, kwargs)
@@ -134,7 +121,7 @@ class ValueTracer(GraphAppendingTracer):
             # Said so that no tensor is read: only its kind and place are asked.
             alike = {"dtype": args[0].dtype, "device": args[0].device, **kwargs}
             return self._record("call_function", MAKERS[target], args[1:], alike)
-        return self._record(kind, target, args, kwargs, name)
+        return self._record(kind, target, args, kwargs)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)
@@ -179,14 +166,7 @@ class ValueTracer(GraphAppendingTracer):
     def _call(self, function: Any, *args: Any) -> Any:
         return self._record("call_function", function, args, {})
 
-    def _record(
-        self,
-        kind: str,
-        target: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        name: str | None = None,
-    ) -> Any:
+    def _record(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Write an operation down and see what it makes."""
         operands: list[TracedValue] = []
         map_aggregate(
@@ -200,7 +180,7 @@ class ValueTracer(GraphAppendingTracer):
             seen = getattr(given[0], target)(*given[1:], **named)
         else:
             seen = target(*given, **named)
-        node = super().create_proxy(kind, target, args, kwargs, name).node
+        node = super().create_proxy(kind, target, args, kwargs).node
         for operand, version in zip(tensors, versions, strict=True):
             if operand.seen._version != version:
                 if operand.given or self._kin(operand):
@@ -232,9 +212,8 @@ class ValueTracer(GraphAppendingTracer):
     def assign(self, tensor: TracedValue, index: Any, value: Any) -> None:
         """What `tensor[index] = value` does."""
         _items(index, tensor.seen)
-        fresh = self._record(
-            "call_method", "clone", (self._call(operator.getitem, tensor, index),), {}
-        )
+        part = self._call(operator.getitem, tensor, index)
+        fresh = self._record("call_method", "clone", (part,), {})
         filling = "copy_" if _is_tensor(value) else "fill_"
         filled = self._record("call_method", filling, (fresh, value), {})
         self._replace(tensor, self._scattered(tensor, index, filled))
@@ -263,13 +242,8 @@ class ValueTracer(GraphAppendingTracer):
 
     def _kin(self, tensor: TracedValue) -> list[TracedValue]:
         """The values that share memory with a tensor."""
-        memory = tensor.seen.untyped_storage()._cdata
-        return [
-            other
-            for other in self._tensors
-            if other is not tensor and not other.stale
-            if other.seen.untyped_storage()._cdata == memory
-        ]
+        place, others = place_of(tensor.seen), (x for x in self._tensors if x is not tensor)
+        return [other for other in others if not other.stale and place_of(other.seen) == place]
 
     def _scattered(self, base: TracedValue, index: Any, new: TracedValue) -> TracedValue:
         """A tensor with the part that an index takes of it replaced."""

@@ -32,18 +32,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from upscale.capture.captured import Call, Captured, Ref, schema_of
+from upscale.capture.fingerprint import spelling
 from upscale.capture.fingerprint.size_names import Sizes
-from upscale.capture.fingerprint.spelling import (
-    NO_SIZES,
-    RESHAPES,
-    expanded,
-    is_identity,
-    plain_name,
-    reshaped,
-    splits_alike,
-    takes_sizes,
-    unsaid,
-)
 from upscale.names import Parameter
 
 
@@ -61,15 +51,6 @@ def normal_form(captured: Captured) -> tuple[CodeLine, ...]:
     return tuple(_NormalForm(captured).written())
 
 
-@dataclass(frozen=True, slots=True)
-class _MadeBy:
-    """Which call made a value, as which of its results, in which node."""
-
-    node: str
-    call: Call
-    place: int
-
-
 class _NormalForm:
     """Writes the normal form of one capture."""
 
@@ -78,11 +59,12 @@ class _NormalForm:
         self._lines: list[CodeLine] = []
         self._numbers: dict[str, str] = {}
         self._sources: dict[str, str] = {}
+        # Which call made a value, and in which node.
         self._makers = {
-            out: _MadeBy(node, call, place)
+            out: (node, call)
             for node, seen in captured.observed.items()
             for call in seen.calls
-            for place, out in enumerate(call.outs)
+            for out in call.outs
             if out not in call.reads
         }
         self._nodes = {node.name: node for node in captured.graph.nodes}
@@ -115,11 +97,8 @@ class _NormalForm:
         inputs: dict[str, int] = {}
         constants: dict[str, str] = {}
         for node in self._captured.graph.nodes:
-            values = [
-                value
-                for value in tree_leaves(self._captured.observed[node.name].result)
-                if isinstance(value, str) and not isinstance(value, Parameter)
-            ]
+            made = self._captured.observed[node.name].makes
+            values = [value for value in made if not isinstance(value, Parameter)]
             if node.op == "placeholder":
                 for value in values:
                     inputs.setdefault(value, len(inputs))
@@ -136,14 +115,14 @@ class _NormalForm:
                 waiting.pop()
                 continue
             made = self._makers.get(source)
-            reads = () if made is None else made.call.reads
+            reads = () if made is None else made[1].reads
             missing = [read for read in reads if self._source(read) not in self._numbers]
             if missing:
                 waiting += reversed(missing)
             elif made is None:
                 self._write_leaf(source)
             else:
-                self._write_call(made.node, made.call)
+                self._write_call(*made)
 
     def _follow_write(self, node: str, call: Call) -> None:
         """Write a call whose result nobody reads, but that writes into what may stay."""
@@ -156,10 +135,11 @@ class _NormalForm:
         """The value that a value is, but for its place in memory."""
         found = value
         while found not in self._sources and found in self._makers:
-            made = self._makers[found]
-            if made.place or not is_identity(made.call, self._captured.values, self._own):
+            _, call = self._makers[found]
+            same = spelling.is_identity(call, self._captured.values, self._own)
+            if found != call.outs[0] or not same:
                 break
-            found = made.call.args[0].value
+            found = call.args[0].value
         return self._sources.setdefault(value, self._sources.get(found, found))
 
     def _write_leaf(self, value: str) -> None:
@@ -174,12 +154,12 @@ class _NormalForm:
         self._lines.append(CodeLine(said, said, value.partition(":")[0]))
 
     def _write_call(self, node: str, call: Call) -> None:
-        name, number = plain_name(call), len(self._lines)
+        name, number = spelling.plain_name(call), len(self._lines)
         sizes = None
-        if takes_sizes(name):
+        if spelling.takes_sizes(name):
             sizes = Sizes(self._captured, self._nodes[node], self._inputs)
-        if sizes and (name in RESHAPES or name == "expand"):
-            words = reshaped if name in RESHAPES else expanded
+        if sizes and (name in spelling.RESHAPES or name == "expand"):
+            words = spelling.reshaped if name in spelling.RESHAPES else spelling.expanded
             shape = self._captured.values[call.outs[0]].shape
             axes = words(self._shape(call.args[0]), shape, sizes.say)
             arguments = {"self": call.args[0], "axes": axes + self._on_one(node, call)}
@@ -188,16 +168,15 @@ class _NormalForm:
         if name == "slice":
             _drop_open_ends(arguments, self._shape(call.args[0])[call.arguments["dim"]])
         written = {
-            key: self._argument(value, None if key in NO_SIZES else sizes)
+            key: self._argument(value, None if key in spelling.NO_SIZES else sizes)
             for key, value in arguments.items()
         }
         given = ", ".join(f"{key}={text}" for key, text in written.items())
         literal = ", ".join(f"{k}={t}" for k, t in written.items() if "%" not in t)
-        name = "reshape" if name in RESHAPES else name
+        name = "reshape" if name in spelling.RESHAPES else name
         hidden = " of memory written within" if call.aliased else ""
-        self._lines.append(
-            CodeLine(f"{name}({given}){hidden}", f"{name}({literal})" if literal else name, node)
-        )
+        said = f"{name}({literal})" if literal else name
+        self._lines.append(CodeLine(f"{name}({given}){hidden}", said, node))
         for place, out in enumerate(call.outs):
             self._numbers[out] = f"%{number}.{place}" if place else f"%{number}"
 
@@ -207,11 +186,11 @@ class _NormalForm:
         Two samples with two channels become `(2, 2, 64)` by either of `x.view(n, c, -1)` and
         `x.view(c, c, -1)`; one becomes `(1, 2, 64)` by the first alone.
         """
-        if plain_name(call) == "expand" or len(self._captured.observed[node].calls) > 1:
+        if spelling.plain_name(call) == "expand" or len(self._captured.observed[node].calls) > 1:
             return ""
         (read, out), sizes = (call.reads[0], call.outs[0]), self._captured.sizes
         before, after = self._shape(call.args[0]), self._captured.values[out].shape
-        if splits_alike(before, after, sizes[read], sizes[out]):
+        if spelling.splits_alike(before, after, sizes[read], sizes[out]):
             return ""
         return f"; of one: {sizes[read]} to {sizes[out]}"
 
@@ -248,10 +227,8 @@ class _NormalForm:
 def _kinds(overload: Any) -> dict[str, tuple[bool, int | None, bool]]:
     """Of each argument whether it has a default, how many numbers it takes, if a fixed count, and
     whether it is a fraction."""
-    return {
-        a.name: (a.has_default_value(), a.N, str(a.type) == "float")
-        for a in overload._schema.arguments
-    }
+    taken = overload._schema.arguments
+    return {a.name: (a.has_default_value(), a.N, str(a.type) == "float") for a in taken}
 
 
 def _arguments(call: Call) -> dict[str, Any]:
@@ -259,7 +236,7 @@ def _arguments(call: Call) -> dict[str, Any]:
     said, defaults = {}, schema_of(call.overload).defaults
     for name, (optional, length, fraction) in _kinds(call.overload).items():
         value, default = call.arguments[name], defaults[name]
-        if unsaid(call, name) or (optional and value is default):
+        if spelling.unsaid(call, name) or (optional and value is default):
             continue
         if isinstance(value, (list, tuple)) and length and len(set(map(repr, value))) == 1:
             value = value[0]

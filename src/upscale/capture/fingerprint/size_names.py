@@ -27,11 +27,7 @@ class Sizes:
     def __init__(self, captured: Captured, node: fx.Node, inputs: Mapping[str, int]) -> None:
         self._captured, self._inputs = captured, inputs
         seen = captured.observed[node.name]
-        computed = [
-            operand
-            for operand in node.all_input_nodes
-            if not any(isinstance(name, str) for name in tree_leaves(seen.reads[operand.name]))
-        ]
+        computed = [x for x in node.all_input_nodes if not any(tree_leaves(seen.reads[x.name]))]
         # A function or module of several operations may compute sizes where nobody looks.
         opaque = node.op == "call_module" or isinstance(node.target, FunctionType)
         self._open = bool(computed) or (opaque and len(seen.calls) > 1)
@@ -43,12 +39,16 @@ class Sizes:
             if start is not None and len(seen.calls) == 1:
                 given = node.args[start:]
                 self._places = list(given[0] if isinstance(given[0], (list, tuple)) else given)
-            fx.node.map_aggregate((node.args, node.kwargs), self._note)
+            fx.node.map_aggregate(
+                (node.args, node.kwargs), lambda x: self._written.add(x) if type(x) is int else x
+            )
             self._asked = [axis for operand in computed for axis in self._axes(operand)]
 
     def say(self, number: int, place: int | None = None, places: int = 0) -> str:
         """A number in words; `place` is where it stands if it is one of so many sizes."""
         asked = self._asked
+        if not self._open:
+            return str(number)
         if place is not None and len(self._places) == places:
             given = self._places[place]
             if not isinstance(given, fx.Node):
@@ -58,19 +58,13 @@ class Sizes:
             asked = [place]
         elif number in self._written:
             return str(number)
-        return self._named(number, asked) or str(number)
-
-    def _named(self, number: int, asked: list[int]) -> str | None:
-        if not self._open:
-            return None
-        shapes = {n: self._captured.values[value].shape for value, n in self._inputs.items()}
         found = (
             f"size {axis} of input {order}"
-            for order, shape in shapes.items()
-            for axis, size in enumerate(shape)
+            for value, order in self._inputs.items()
+            for axis, size in enumerate(self._captured.values[value].shape)
             if size == number and (axis in asked or not asked)
         )
-        return next(found, None)
+        return next(found, str(number))
 
     def _axes(self, node: fx.Node) -> list[int]:
         """The axes whose sizes a number is computed from."""
@@ -92,11 +86,6 @@ class Sizes:
                     known.add(operand)
                     waiting.append((operand, index))
         return axes
-
-    def _note(self, leaf: Any) -> Any:
-        if type(leaf) is int:
-            self._written.add(leaf)
-        return leaf
 
 
 def _asks_shape(given: Any) -> bool:

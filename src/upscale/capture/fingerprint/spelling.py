@@ -23,6 +23,7 @@ UNSAID = {
     *("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator"),
     *("cudnn_enabled", "cudnn_enable", "benchmark", "deterministic", "allow_tf32", "implicit"),
 }
+Shape = tuple[int, ...]
 # Says a size that stands at a place among so many.
 Say = Callable[[int, int, int], str]
 # What may be told sizes; a number in any other operation is a constant.
@@ -74,7 +75,7 @@ def is_identity(call: Call, values: Mapping[str, TensorInfo], own: torch.dtype |
     return name in (*RESHAPES, "expand") and before.shape == after.shape
 
 
-def reshaped(before: tuple[int, ...], after: tuple[int, ...], say: Say) -> str:
+def reshaped(before: Shape, after: Shape, say: Say) -> str:
     """What a reshape does to axes: how many are merged, and what they are split into.
 
     Of what axes are split into one factor follows from the rest and is not said: it may be the
@@ -92,12 +93,7 @@ def reshaped(before: tuple[int, ...], after: tuple[int, ...], say: Say) -> str:
     )
 
 
-def splits_alike(
-    before: tuple[int, ...],
-    after: tuple[int, ...],
-    other_before: tuple[int, ...],
-    other_after: tuple[int, ...],
-) -> bool:
+def splits_alike(before: Shape, after: Shape, other_before: Shape, other_after: Shape) -> bool:
     """Whether a reshape merges and splits the same axes on another example.
 
     >>> splits_alike((2, 2, 8, 8), (2, 2, 64), (1, 2, 8, 8), (1, 2, 64))
@@ -113,7 +109,7 @@ def splits_alike(
     )
 
 
-def _groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[range, range]]:
+def _groups(before: Shape, after: Shape) -> list[tuple[range, range]]:
     """Which axes of a tensor become which, one after the other; none has a size of zero."""
     groups: list[tuple[range, range]] = []
     here = there = 0
@@ -133,14 +129,14 @@ def _groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[range
     return groups
 
 
-def _split(sizes: tuple[int, ...], said: list[str]) -> str:
+def _split(sizes: Shape, said: list[str]) -> str:
     if len(sizes) == 1:
         return ""
     follows = next((place for place, size in enumerate(sizes) if size != 1), 0)
     return " to " + " x ".join((*said[:follows], "?", *said[follows + 1 :]))
 
 
-def expanded(before: tuple[int, ...], after: tuple[int, ...], say: Say) -> str:
+def expanded(before: Shape, after: Shape, say: Say) -> str:
     """The new sizes of axes that a tensor is repeated along.
 
     >>> expanded((1, 3), (4, 3), lambda size, place, places: str(size))
