@@ -70,11 +70,8 @@ def _buffers_written(program: ExportedProgram) -> set[str]:
             written = node.args[0]
             while isinstance(written, fx.Node) and _is_view(written):
                 written = written.args[0]
-            found.update(
-                {signature.inputs_to_buffers[str(written)]}
-                if str(written) in signature.inputs_to_buffers
-                else ()
-            )
+            if str(written) in signature.inputs_to_buffers:
+                found.add(signature.inputs_to_buffers[str(written)])
     return found
 
 

@@ -22,18 +22,13 @@ def to_torchscript(model: nn.Module, example: Any, path: str | os.PathLike[str])
     model = ordinary_model(model)
     with unwarned():  # torch warns that the format is old
         scripted = _scripted(copy.deepcopy(model), two_of_each(Example.of(ordinary(example))))
-        _reset(scripted, model)
+        own = dict(model.named_buffers())  # scripted, it was tried, and may have written to its own
+        with torch.no_grad():
+            for name, buffer in scripted.named_buffers():
+                if name in own:
+                    buffer.copy_(own[name])
         with replacing(path) as fresh:
             torch.jit.save(scripted, fresh)
-
-
-def _reset(scripted: torch.jit.ScriptModule, model: nn.Module) -> None:
-    """Give a module that was tried the buffers of the model again, which it may have written to."""
-    own = dict(model.named_buffers())
-    with torch.no_grad():
-        for name, buffer in scripted.named_buffers():
-            if name in own:
-                buffer.copy_(own[name])
 
 
 def _scripted(model: nn.Module, example: Example) -> torch.jit.ScriptModule:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
@@ -28,23 +26,15 @@ def accepted(model: nn.Module) -> nn.Module:
     for name, module in model.named_modules():
         said = _module_refused(module)
         if said is not None:
-            raise CaptureError(f"{_called(name, module)} {said}")
+            raise CaptureError(f"{name or 'the model'}, a {type(module).__name__}, {said}")
     for name, tensor in tensors(model).items():
         said = _tensor_refused(tensor)
         if said is not None:
             raise CaptureError(f"{name} {said}")
-    for name, weight in _weights(model):
-        if not weight.is_floating_point():
-            kind = str(weight.dtype).removeprefix("torch.")
-            raise CaptureError(
-                f"{name} holds numbers of type {kind}, and only layers of real, floating-point "
-                "weights are pruned; "
-                + (
-                    "compute with its real and imaginary parts in layers of their own"
-                    if weight.is_complex()
-                    else "prune the model it was quantised from, then quantise the export"
-                )
-            )
+    for name, module in model.named_modules():
+        weight = module._parameters.get("weight") if isinstance(module, KINDS) else None
+        if weight is not None and not weight.is_floating_point():
+            raise CaptureError(f"{name}.weight {_numbers_refused(weight)}".removeprefix("."))
     return model
 
 
@@ -72,11 +62,6 @@ def _no_module(model: object) -> str:
     if isinstance(model, type) and issubclass(model, nn.Module):
         return f"{said}; {model.__name__} is a class, pass an instance of it"
     return said
-
-
-def _called(name: str, module: nn.Module) -> str:
-    kind = type(module).__name__
-    return f"{name}, a {kind}," if name else f"the model, a {kind},"
 
 
 def _module_refused(module: nn.Module) -> str | None:
@@ -124,15 +109,17 @@ def _tensor_refused(tensor: Tensor) -> str | None:
 
 def _is_plain(kind: type[Tensor]) -> bool:
     """Whether tensors of a class compute as torch's own do."""
-    if kind is Tensor:
-        return True
-    return issubclass(kind, nn.Parameter) and all(
-        getattr(kind, name) == getattr(nn.Parameter, name) for name in UNTOUCHED
+    own = all(getattr(kind, name) == getattr(nn.Parameter, name) for name in UNTOUCHED)
+    return kind is Tensor or (own and issubclass(kind, nn.Parameter))
+
+
+def _numbers_refused(weight: Tensor) -> str:
+    """What is said of a layer's weight that holds no real, floating-point numbers."""
+    kind = str(weight.dtype).removeprefix("torch.")
+    todo = "prune the model it was quantised from, then quantise the export"
+    if weight.is_complex():
+        todo = "compute with its real and imaginary parts in layers of their own"
+    return (
+        f"holds numbers of type {kind}, and only layers of real, floating-point weights are "
+        f"pruned; {todo}"
     )
-
-
-def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    for name, module in model.named_modules():
-        weight = module._parameters.get("weight") if isinstance(module, KINDS) else None
-        if weight is not None:
-            yield f"{name}.weight" if name else "weight", weight

@@ -50,15 +50,12 @@ def stock_class(module: nn.Module) -> type[nn.Module] | None:
     if "forward" in vars(module) or "_conv_forward" in vars(module):
         return None
     kinds = type(module).__mro__
-    place = next(
-        at for at, kind in enumerate(kinds) if kind.__module__.startswith("torch.nn.modules.")
-    )
-    stock: type[nn.Module] = kinds[place]
-    if place == 0:
+    stock = next(kind for kind in kinds if kind.__module__.startswith("torch.nn.modules."))
+    if stock is type(module):
         return stock
     used = {name for name in dir(stock) if not name.startswith("__")} - HARMLESS | CALLING
     used |= {*module._parameters, *module._buffers, *vars(module)}
-    own = {name for kind in kinds[:place] for name in vars(kind)}
+    own = {name for kind in kinds[: kinds.index(stock)] for name in vars(kind)}
     return None if own & used else stock
 
 
@@ -105,12 +102,8 @@ def weight_names(model: nn.Module) -> dict[str, str]:
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer, by every qualified name it has."""
-    return dict(
-        (
-            *model.named_parameters(remove_duplicate=False),
-            *model.named_buffers(remove_duplicate=False),
-        )
-    )
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    return parameters | dict(model.named_buffers(remove_duplicate=False))
 
 
 def parameter_names(model: nn.Module) -> dict[int, str]:
@@ -133,15 +126,9 @@ def copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
         return copy.deepcopy(module, memo)
     twin = module.__new__(type(module))
     memo[id(module)] = twin
-    twin.__dict__ = {
-        name: _copied_part(part, memo)
-        for name, part in module.__dict__.items()
-        if name != "_modules"
-    }
-    twin.__dict__["_modules"] = {
-        name: None if child is None else copied(child, memo)
-        for name, child in module._modules.items()
-    }
+    parts, modules = vars(module), module._modules.items()
+    twin.__dict__ = {n: _copied_part(part, memo) for n, part in parts.items() if n != "_modules"}
+    twin.__dict__["_modules"] = {n: None if m is None else copied(m, memo) for n, m in modules}
     return twin
 
 

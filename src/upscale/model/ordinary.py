@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 
 @contextmanager
@@ -45,8 +45,4 @@ def is_ordinary(model: nn.Module) -> bool:
 def ordinary(tree: Any) -> Any:
     """What was given, with copies in place of tensors that were made under inference mode."""
     with ordinary_tensors():
-        return tree_map(lambda x: x.clone() if _is_inference(x) else x, tree)
-
-
-def _is_inference(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_inference()
+        return tree_map_only(Tensor, lambda x: x.clone() if x.is_inference() else x, tree)

@@ -72,8 +72,8 @@ def _is_unsettled(module: nn.Module) -> bool:
 
 def _hooks(module: nn.Module) -> dict[int, Any]:
     """The hooks that compute a tensor of a module before each call."""
-    kinds = tuple(ENDINGS)
-    return {key: hook for key, hook in module._forward_pre_hooks.items() if isinstance(hook, kinds)}
+    hooks = module._forward_pre_hooks.items()
+    return {key: hook for key, hook in hooks if isinstance(hook, tuple(ENDINGS))}
 
 
 def _parts(hook: Any) -> tuple[str, ...]:
@@ -88,13 +88,9 @@ def _name(hook: Any) -> str:
 
 def _carriers(module: nn.Module) -> list[tuple[dict[int, Any], int]]:
     """Hooks on a module's state dict that torch leaves behind, each with the table it is in."""
-    tables: tuple[dict[int, Any], ...] = (
-        module._state_dict_hooks,
-        module._load_state_dict_pre_hooks,
-    )
     return [
         (table, key)
-        for table in tables
+        for table in (module._state_dict_hooks, module._load_state_dict_pre_hooks)
         for key, hook in table.items()
         if getattr(getattr(hook, "hook", hook), "__module__", None) in CARRIERS
     ]

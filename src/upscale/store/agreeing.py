@@ -6,17 +6,16 @@ channels stay and how they are read, and the weights are the file's either way.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from upscale.api import apply
-from upscale.capture import Example
 from upscale.errors import StoreError, UpscaleError
 from upscale.model.layers import copied, tensors
 from upscale.model.settling import duplicate, settled
-from upscale.planning import Plan
 from upscale.store.bounds import most_made_bytes
 from upscale.store.checks import Json
 from upscale.store.examples import example_bytes
@@ -26,8 +25,7 @@ from upscale.store.saving import masks_to_json, modules_to_json
 
 def check_made_of(model: nn.Module, pruned: fx.GraphModule, size: int) -> None:
     """Raise unless a model, pruned as a file of so many bytes says, is the one the file holds."""
-    plan, example = pruned.meta["plan"], pruned.meta["example"]
-    applied = _applied(model, pruned.training, plan, example, size)
+    applied = _applied(model, pruned, size)
     ours, theirs = tensors(pruned), tensors(applied)
     for path in sorted(ours.keys() | theirs.keys()):
         one, other = ours.get(path), theirs.get(path)
@@ -51,16 +49,15 @@ def _described(pruned: fx.GraphModule) -> tuple[dict[str, Json], ...]:
     return nodes, whole, modules_to_json(pruned), dict(masks_to_json(pruned))
 
 
-def _applied(
-    model: nn.Module, training: bool, plan: Plan, example: Example, size: int
-) -> fx.GraphModule:
+def _applied(model: nn.Module, pruned: fx.GraphModule, size: int) -> fx.GraphModule:
     """The model given, pruned as the file's plan says; without numbers, where those cost much."""
+    plan, example = pruned.meta["plan"], pruned.meta["example"]
     try:
-        twin = settled(duplicate(model).train(training))
+        twin = settled(duplicate(model).train(pruned.training))
         if example_bytes(example) > most_made_bytes(size):
             return apply(_without_numbers(twin), plan, example)
         device = next((tensor.device for tensor in twin.parameters()), torch.device("cpu"))
-        return apply(twin, plan, example.map(lambda x: _zeros(x, device)))
+        return apply(twin, plan, example.map(partial(torch.zeros_like, device=device)))
     except UpscaleError as error:
         raise StoreError(f"the file was saved from another model: {error}") from error
     except Exception as error:  # a plan that was tampered with may fail anywhere
@@ -78,7 +75,3 @@ def _without_numbers(model: nn.Module) -> nn.Module:
             else empty
         )
     return copied(model, twins)
-
-
-def _zeros(leaf: Any, device: torch.device) -> Any:
-    return torch.zeros_like(leaf, device=device) if isinstance(leaf, Tensor) else leaf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -23,21 +22,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = _target(path)
     try:
-        place = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+        with tempfile.TemporaryDirectory(
+            prefix=f".{target.name[:100]}.", dir=target.parent, ignore_cleanup_errors=True
+        ) as place:
+            fresh = Path(place, target.name)
+            yield fresh
+            for part in sorted(fresh.parent.iterdir(), key=lambda part: part == fresh):
+                _sync(part)
+                _permit_as(target.parent / part.name, part)
+                part.replace(target.parent / part.name)
+            _sync(target.parent)
     except OSError as error:
         raise StoreError(f"{target} cannot be written: {error.strerror}") from error
-    try:
-        fresh = place / target.name
-        yield fresh
-        for part in sorted(place.iterdir(), key=lambda part: part == fresh):
-            _sync(part)
-            _permit_as(target.parent / part.name, part)
-            part.replace(target.parent / part.name)
-        _sync(target.parent)
-    except OSError as error:
-        raise StoreError(f"{target} cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _target(path: str | os.PathLike[str]) -> Path:

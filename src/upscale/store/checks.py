@@ -28,16 +28,10 @@ TAKEN_FIRST = TAKEN | TAKEN_WITHIN | {"_in_spec", "_out_spec"}
 
 def as_identifier(value: Json, what: str) -> str:
     """A name that may stand in generated code as it is."""
-    if (
-        not isinstance(value, str)
-        or len(value) > LONGEST_NAME
-        or not IDENTIFIER.fullmatch(value)
-        or keyword.iskeyword(value)
-        or value == "self"
-        or value.startswith("__")
-    ):
+    fits = isinstance(value, str) and len(value) <= LONGEST_NAME and IDENTIFIER.fullmatch(value)
+    if not fits or keyword.iskeyword(value) or value == "self" or value.startswith("__"):
         raise StoreError(f"{_cut(value)} is no name for {what}")
-    return value
+    return str(value)
 
 
 def as_path(value: Json) -> str:
@@ -62,9 +56,7 @@ def as_entry(table: Mapping[str, T], key: Json, what: str) -> T:
 
 def as_list(value: Json) -> list[Json]:
     """A list."""
-    if not isinstance(value, list):
-        raise StoreError(f"the file has {_cut(value)} where a list belongs")
-    return value
+    return _as(list, value, "a list")
 
 
 def as_pairs(value: Json) -> list[list[Json]]:
@@ -76,19 +68,16 @@ def as_pairs(value: Json) -> list[list[Json]]:
 
 def as_object(value: Json, *required: str, **optional: Json) -> dict[str, Json]:
     """An object with the keys required and no others but the optional ones, filled in."""
-    if not isinstance(value, dict):
-        raise StoreError(f"the file has {_cut(value)} where an object belongs")
-    wrong = set(required) - value.keys() or value.keys() - {*required, *optional}
+    given = _as(dict, value, "an object")
+    wrong = set(required) - given.keys() or given.keys() - {*required, *optional}
     if wrong:
         raise StoreError(f"the file has missing or unknown entries: {_cut(sorted(wrong))}")
-    return {**optional, **value}
+    return {**optional, **given}
 
 
 def as_table(value: Json) -> dict[str, Json]:
     """An object with paths for keys."""
-    if not isinstance(value, dict):
-        raise StoreError(f"the file has {_cut(value)} where an object belongs")
-    return {as_path(key): item for key, item in value.items()}
+    return {as_path(key): item for key, item in _as(dict, value, "an object").items()}
 
 
 def as_integer(value: Json) -> int:
@@ -98,10 +87,19 @@ def as_integer(value: Json) -> int:
     return value
 
 
+def as_integers(value: Json) -> list[int]:
+    """A list of whole numbers."""
+    return [as_integer(number) for number in as_list(value)]
+
+
 def as_bool(value: Json) -> bool:
     """True or false."""
-    if not isinstance(value, bool):
-        raise StoreError(f"the file has {_cut(value)} where true or false belongs")
+    return _as(bool, value, "true or false")
+
+
+def _as(kind: type[T], value: Json, what: str) -> T:
+    if not isinstance(value, kind):
+        raise StoreError(f"the file has {_cut(value)} where {what} belongs")
     return value
 
 

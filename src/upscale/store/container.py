@@ -24,29 +24,21 @@ from torch import Tensor
 from upscale.errors import StoreError
 from upscale.store.atomic import replacing
 from upscale.store.bounds import check_shape, header_share
-from upscale.store.checks import Json, as_entry, as_integer, as_list, as_object
+from upscale.store.checks import Json, as_entry, as_integers, as_object
 
 LENGTH = struct.Struct("<Q")
 DOCUMENT, DIGEST, METADATA = "upscale", "sha256", "__metadata__"
 LONGEST_HEADER = 100_000_000  # as safetensors has it
-# Every kind of number that is read: the bytes an element takes, and torch's own name for it.
-KINDS = {
-    "BOOL": (1, torch.bool),
-    "U8": (1, torch.uint8),
-    "I8": (1, torch.int8),
-    "I16": (2, torch.int16),
-    "U16": (2, torch.uint16),
-    "I32": (4, torch.int32),
-    "U32": (4, torch.uint32),
-    "I64": (8, torch.int64),
-    "U64": (8, torch.uint64),
-    "F16": (2, torch.float16),
-    "BF16": (2, torch.bfloat16),
-    "F32": (4, torch.float32),
-    "F64": (8, torch.float64),
-    "C64": (8, torch.complex64),
-    "F8_E4M3": (1, torch.float8_e4m3fn),
-    "F8_E5M2": (1, torch.float8_e5m2),
+# Every kind of number that is read, and torch's own name for it.
+KINDS: dict[str, torch.dtype] = {
+    "BOOL": torch.bool,
+    **{f"I{bits}": getattr(torch, f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": getattr(torch, f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"F{bits}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
+    "BF16": torch.bfloat16,
+    "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
 }
 NOT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 # Sparse files: the unit of `st_blocks`, what is large enough to ask, how empty is too empty.
@@ -109,10 +101,10 @@ def read(path: Path) -> Content:
 
 def _opened(path: Path) -> BinaryIO:
     """A regular file; nothing else is waited for, or even opened."""
-    found = path.stat()
-    if stat.S_ISDIR(found.st_mode):
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
         raise StoreError(f"{path} cannot be read: it is a directory")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(mode):
         raise StoreError(f"{path} cannot be read: it is no regular file")
     # Another thing may have taken its place by now: opening a pipe would wait for a writer.
     file = os.fdopen(os.open(path, os.O_RDONLY | NOT_WAITING), "rb")
@@ -167,7 +159,7 @@ def _filled(file: BinaryIO, data: memoryview) -> int:
 def _tensor(entry: Json, data: memoryview) -> Tensor:
     """One tensor out of a file's data, in memory of its own."""
     begin, end = entry["data_offsets"]
-    _, dtype = KINDS[entry["dtype"]]
+    dtype = KINDS[entry["dtype"]]
     if begin == end:
         return torch.empty(entry["shape"], dtype=dtype)
     own = bytearray(data[begin:end])
@@ -196,7 +188,7 @@ def _check_entries(entries: Mapping[str, Any], size: int, path: Path) -> None:
     for name, entry in entries.items():
         given = as_object(entry, "dtype", "shape", "data_offsets")
         shape, span = _naturals(given["shape"]), _naturals(given["data_offsets"])
-        width, _ = as_entry(KINDS, given["dtype"], "kind of number")
+        width = as_entry(KINDS, given["dtype"], "kind of number").itemsize
         check_shape(shape, size, f"tensor {name[:80]!r}")
         if len(span) != 2 or math.prod(shape) * width != span[1] - span[0]:
             raise StoreError(f"{path} is damaged: tensor {name[:80]!r} has another size")
@@ -207,8 +199,8 @@ def _check_entries(entries: Mapping[str, Any], size: int, path: Path) -> None:
 
 
 def _naturals(value: Json) -> list[int]:
-    numbers = [as_integer(number) for number in as_list(value)]
-    if any(number < 0 for number in numbers):
+    numbers = as_integers(value)
+    if min(numbers, default=0) < 0:
         raise StoreError("the file has a size or place below zero")
     return numbers
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from upscale.capture import Example
 from upscale.errors import StoreError
 from upscale.store.bounds import MOST_AXES, most_example_bytes
-from upscale.store.checks import Json, as_integer, as_list, as_object
+from upscale.store.checks import Json, as_integers, as_list, as_object
 from upscale.store.literals import json_to_literal, literal_to_json
 from upscale.store.trees import json_to_tree, tree_to_json
 
@@ -65,7 +65,7 @@ def _json_to_leaf(leaf: Json) -> Any:
     if not (isinstance(leaf, dict) and "shape" in leaf):
         return json_to_literal(leaf, {})
     entries = as_object(leaf, "shape", "dtype")
-    shape = [as_integer(size) for size in as_list(entries["shape"])]
+    shape = as_integers(entries["shape"])
     dtype = json_to_literal(entries["dtype"], {})
     if not isinstance(dtype, torch.dtype) or any(size < 0 for size in shape):
         raise StoreError("the file has an input that is no tensor")

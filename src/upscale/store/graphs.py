@@ -7,6 +7,7 @@ come from the registry.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import fx
@@ -72,25 +73,19 @@ def _node_to_json(node: fx.Node) -> dict[str, Json]:
 
 
 def _target_to_json(node: fx.Node) -> str:
-    if node.op == "call_function":
-        function: Any = node.target
-        name = name_of(function)
-        if name is None and isinstance(function, type):
-            raise StoreError(
-                f"it makes a {function.__name__}, a class that a file cannot name (tuples, lists, "
-                "dicts and OrderedDicts are known)"
-            )
-        if name is None:
-            raise StoreError("it calls a function that is not in the registry")
-        _check_attribute(function, node.args, node.kwargs)
-        return name
-    if node.op == "call_method":
-        return _method(node.target)
-    if node.op in ("call_module", "get_attr"):
-        return as_path(node.target)
-    if node.op == "placeholder":
-        return _parameter(node.target)
-    return "output"
+    if node.op != "call_function":
+        return str(TARGETS[node.op](node.target))
+    function: Any = node.target
+    name = name_of(function)
+    if name is None and isinstance(function, type):
+        raise StoreError(
+            f"it makes a {function.__name__}, a class that a file cannot name (tuples, lists, "
+            "dicts and OrderedDicts are known)"
+        )
+    if name is None:
+        raise StoreError("it calls a function that is not in the registry")
+    _check_attribute(function, node.args, node.kwargs)
+    return name
 
 
 def _add_node(graph: fx.Graph, nodes: dict[str, fx.Node], entry: Json) -> None:
@@ -105,22 +100,13 @@ def _add_node(graph: fx.Graph, nodes: dict[str, fx.Node], entry: Json) -> None:
         as_identifier(key, "an argument"): json_to_literal(value, nodes)
         for key, value in given["kwargs"].items()
     }
-    found: Any
-    if op == "call_function":
-        found = function_named(target)
-        _check_attribute(found, args, kwargs)
-    elif op == "call_method":
-        found = _method(target)
-    elif op in ("call_module", "get_attr"):
-        found = as_path(target)
-    elif op == "placeholder":
-        found = _parameter(target)
-        if len(args) > 1 or kwargs:
-            raise StoreError("the file has an input with more than a default")
-    elif op == "output" and len(args) == 1 and not kwargs:
-        found = "output"
-    else:
+    known = isinstance(op, str) and op in TARGETS
+    if not known or (op == "output" and (len(args) != 1 or kwargs)):
         raise StoreError(f"the file has a node that is no operation: {str(op)[:40]!r}")
+    if op == "placeholder" and (len(args) > 1 or kwargs):
+        raise StoreError("the file has an input with more than a default")
+    found = TARGETS[op](target)
+    _check_attribute(found, args, kwargs)
     annotation = None if given["type"] is None else as_entry(TYPES, given["type"], "type")
     nodes[name] = graph.create_node(op, found, args, kwargs, name=name, type_expr=annotation)
 
@@ -132,11 +118,22 @@ def _method(target: Json) -> str:
 
 
 def _parameter(target: Json) -> str:
-    stars = "*" * (len(target) - len(target.lstrip("*"))) if isinstance(target, str) else ""
-    name = target.removeprefix(stars) if isinstance(target, str) else target
-    if len(stars) > 2:
+    name = target.lstrip("*") if isinstance(target, str) else target
+    as_identifier(name, "an input")
+    if len(target) - len(name) > 2:
         raise StoreError(f"{target[:80]!r} is no name for an input")
-    return stars + as_identifier(name, "an input")
+    return str(target)
+
+
+# What a node calls or reads, by its kind: found by the target that a file has for it.
+TARGETS: Mapping[str, Callable[[Json], Any]] = {
+    "call_function": function_named,
+    "call_method": _method,
+    "call_module": as_path,
+    "get_attr": as_path,
+    "placeholder": _parameter,
+    "output": lambda target: "output",
+}
 
 
 def _check_attribute(function: Any, args: tuple[Any, ...], kwargs: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,15 @@ from upscale.errors import PlanError, StoreError
 from upscale.masking import hold_output
 from upscale.model.ordinary import ordinary_tensors
 from upscale.planning import Plan
-from upscale.store import container
+from upscale.store import checks, container
 from upscale.store.agreeing import check_made_of
 from upscale.store.bounds import check_values
-from upscale.store.checks import (
-    Json,
-    as_bool,
-    as_entry,
-    as_identifier,
-    as_integer,
-    as_list,
-    as_object,
-    as_table,
-)
+from upscale.store.checks import Json, as_table
 from upscale.store.examples import json_to_example
 from upscale.store.graphs import json_to_graph
 from upscale.store.modules import json_to_module
 from upscale.store.saving import VERSION
-from upscale.store.tensors import Held, install, json_to_tensors
+from upscale.store.tensors import Held, install, json_to_tensors, submodule
 
 LEAST_NAMES = 1000
 
@@ -44,8 +36,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> fx.Gra
     be what the file holds. Raises `StoreError` on any file that is not whole.
     """
     try:
-        content = container.read(Path(path))
-        return _load(content, model)
+        return _load(container.read(Path(path)), model)
     except StoreError:
         raise
     except Exception as error:  # whatever a file brings about, memory and depth included
@@ -62,7 +53,8 @@ def _load(content: container.Content, model: nn.Module | None) -> fx.GraphModule
     _check_targets(pruned)
     _set_modes(pruned, entries["training"])
     for path, channels in as_table(entries["held"]).items():
-        _hold(_submodule(pruned, path), tuple(map(as_integer, as_list(channels))))
+        masked = submodule(pruned, path, f"masks {path}, which is not there")
+        _hold(masked, tuple(checks.as_integers(channels)))
     if plan is None and model is not None:
         raise StoreError("the file holds no plan to apply; load it without a model")
     if plan is not None:
@@ -81,7 +73,7 @@ def _entries(document: Json) -> dict[str, Json]:
             f"the file has version {str(version)[:20]} of the format, and this is a reader of "
             f"version {VERSION}" + ("; a newer upscale reads it" if newer else "")
         )
-    return as_object(
+    return checks.as_object(
         document,
         *("version", "torch", "name", "graph", "modules", "training", "held", "tensors"),
         *("plan", "example"),
@@ -99,17 +91,13 @@ def _made(entries: dict[str, Json], held: Mapping[str, Held]) -> fx.GraphModule:
     counted = Counter(path.rpartition(".")[0] for path in held)
     modules: dict[str, nn.Module] = {}
     for path, spec in specs.items():
-        same = isinstance(spec, dict) and "same" in spec
-        modules[path] = (
-            as_entry(modules, spec["same"], "module")
-            if same
-            else json_to_module(spec, counted[path])
-        )
-    parts: dict[str, Any] = dict(modules)
-    for node in graph.nodes:
-        if node.op == "get_attr":
-            parts[str(node.target)] = _attribute(modules, str(node.target))
-    name = as_identifier(entries["name"], "a model")
+        if isinstance(spec, dict) and "same" in spec:
+            modules[path] = checks.as_entry(modules, spec["same"], "module")
+        else:
+            modules[path] = json_to_module(spec, counted[path])
+    read = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
+    parts: dict[str, Any] = {**modules, **{path: _attribute(modules, path) for path in read}}
+    name = checks.as_identifier(entries["name"], "a model")
     try:
         made = fx.GraphModule(parts, graph, name)
     except Exception as error:  # torch's own code puts the parts together, and checks as it pleases
@@ -124,13 +112,16 @@ def _attribute(modules: Mapping[str, nn.Module], path: str) -> Tensor:
     for end in range(len(parts) - 1, 0, -1):
         layer = modules.get(".".join(parts[:end]))
         if layer is not None:
-            found: Any = layer
-            for part in parts[end:]:
-                found = getattr(found, part, None)
+            found = _part(layer, parts[end:])
             if not isinstance(found, Tensor):
                 raise StoreError(f"the file's graph reads {path}, which no such layer has")
             return found
     return nn.Parameter(Tensor(), requires_grad=False)
+
+
+def _part(owner: Any, names: Sequence[str]) -> Any:
+    """What lies at a path within a module, or nothing."""
+    return reduce(lambda found, name: getattr(found, name, None), names, owner)
 
 
 def _check_finite(made: nn.Module, most: int) -> None:
@@ -154,26 +145,15 @@ def _plan(text: Json) -> Plan:
 def _check_targets(pruned: fx.GraphModule) -> None:
     """Raise unless every part that the graph names is of the kind that it is used as."""
     for node in pruned.graph.nodes:
-        if node.op not in ("call_module", "get_attr"):
-            continue
-        found: Any = pruned
-        for part in str(node.target).split("."):
-            found = getattr(found, part, None)
-        if not isinstance(found, nn.Module if node.op == "call_module" else Tensor):
+        kind = {"call_module": nn.Module, "get_attr": Tensor}.get(node.op)
+        if kind and not isinstance(_part(pruned, str(node.target).split(".")), kind):
             raise StoreError(f"the file's node {node.name} uses {node.target}, which is not there")
 
 
 def _set_modes(pruned: nn.Module, training: Json) -> None:
     modes = training if isinstance(training, dict) else {}
     for path, module in pruned.named_modules():
-        module.training = as_bool(modes.get(path))
-
-
-def _submodule(pruned: nn.Module, path: str) -> nn.Module:
-    try:
-        return pruned.get_submodule(path)
-    except AttributeError as error:
-        raise StoreError(f"the file masks {path}, which is not there") from error
+        module.training = checks.as_bool(modes.get(path))
 
 
 def _hold(module: nn.Module, channels: tuple[int, ...]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from upscale.errors import StoreError
 from upscale.rewrite.constant import Constant
@@ -25,9 +26,7 @@ from upscale.tools.quiet import unwarned
 
 CLASSES: Mapping[str, type[nn.Module]] = {
     **LAYERS,
-    "nn.modules.linear.NonDynamicallyQuantizableLinear": (
-        nn.modules.linear.NonDynamicallyQuantizableLinear
-    ),
+    "nn.modules.linear.NonDynamicallyQuantizableLinear": NonDynamicallyQuantizableLinear,
     "upscale.Constant": Constant,
     "upscale.Gather": Gather,
     "upscale.Infill": Infill,
@@ -37,6 +36,7 @@ RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 WEIGHTS_OF_A_LAYER = 2  # at least: one for what comes in, one for what was there
 # Set for every tensor a module has, or only once it runs: no part of how it was constructed.
 DERIVED = {"training", "_flat_weights", "_flat_weight_refs", "_is_hf_initialized"}
+NOT_PLAIN = DERIVED | vars(nn.Module()).keys()
 HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks"),
@@ -49,7 +49,11 @@ def module_to_json(module: nn.Module) -> dict[str, Json]:
     name = NAMES.get(type(module))
     if name is None:
         raise StoreError(f"it is a {_class_name(module)}, which a file cannot hold")
-    spec: dict[str, Json] = {"class": name, "arguments": _arguments_to_json(module)}
+    arguments = {
+        key: module_to_json(value) if isinstance(value, nn.Module) else literal_to_json(value)
+        for key, value in _arguments(module).items()
+    }
+    spec: dict[str, Json] = {"class": name, "arguments": arguments}
     _check_same(module, json_to_module(spec, len(module._parameters)))
     return spec
 
@@ -64,21 +68,15 @@ def json_to_module(spec: Json, tensors: int = 0) -> nn.Module:
     arguments = _json_to_arguments(entries["arguments"])
     try:
         with torch.device("meta"), unwarned():  # of sizes that are zero, say
-            _check_sizes(cls, arguments, tensors)
-            return _construct(cls, arguments)
+            _check_arguments(cls, arguments, tensors)
+            return cls(**arguments)
     except StoreError:
         raise
     except Exception as error:  # constructors are torch's own, and check as they please
         raise StoreError(f"the file has no {cls.__name__} that torch can make: {error}") from error
 
 
-def _construct(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
-    if cls is Constant:
-        _made(arguments.get("probe"))
-    return cls(**arguments)
-
-
-def _check_sizes(cls: type[nn.Module], arguments: dict[str, Any], tensors: int) -> None:
+def _check_arguments(cls: type[nn.Module], arguments: dict[str, Any], tensors: int) -> None:
     """Raise where a class would make more than a file has tensors for, or lists without end."""
     if cls in RECURRENT:
         ways = 2 if arguments.get("bidirectional") else 1
@@ -88,12 +86,8 @@ def _check_sizes(cls: type[nn.Module], arguments: dict[str, Any], tensors: int) 
         given = (arguments.get(name, 0) for name in ("axis", "axes"))
         if not all(-MOST_AXES <= axis <= MOST_AXES for axis in given):
             raise StoreError(f"the file has a {cls.__name__} along an axis that no tensor has")
-
-
-def _made(module: object) -> nn.Module:
-    if not isinstance(module, nn.Module):
+    if cls is Constant and not isinstance(arguments.get("probe"), nn.Module):
         raise StoreError("the file has no module where one belongs")
-    return module
 
 
 def _json_to_arguments(given: Json) -> dict[str, Any]:
@@ -104,13 +98,6 @@ def _json_to_arguments(given: Json) -> dict[str, Any]:
         nested = isinstance(value, dict) and "class" in value
         arguments[name] = json_to_module(value) if nested else json_to_literal(value, {})
     return arguments
-
-
-def _arguments_to_json(module: nn.Module) -> dict[str, Json]:
-    return {
-        name: module_to_json(value) if isinstance(value, nn.Module) else literal_to_json(value)
-        for name, value in _arguments(module).items()
-    }
 
 
 def _arguments(module: nn.Module) -> dict[str, Any]:
@@ -152,23 +139,18 @@ def _check_same(module: nn.Module, made: nn.Module) -> None:
         if type(own) is not type(twin):
             raise StoreError(f"{where}it holds a {_class_name(own)}, which a file cannot hold")
         check_hooks(own, where)
-        _check_tensors(own, twin)
-        for name in sorted(_plain(own).keys() | _plain(twin).keys()):
-            one, other = _plain(own).get(name), _plain(twin).get(name)
-            if repr(one) != repr(other):
+        for name, tensor in (*own._parameters.items(), *own._buffers.items()):
+            if tensor is not None:
+                check_fits(twin, name, tensor)
+        held, anew = _plain(own), _plain(twin)
+        for name in sorted(held.keys() | anew.keys()):
+            one, other = repr(held.get(name)), repr(anew.get(name))
+            if one != other:
                 raise StoreError(
-                    f"{where}its {name} is {one!r:.80}; constructed anew it would be {other!r:.80}"
+                    f"{where}its {name} is {one:.80}; constructed anew it would be {other:.80}"
                 )
     if twins:
         raise StoreError(f"it lacks what a {_class_name(module)} has: {', '.join(twins)}")
-
-
-def _check_tensors(module: nn.Module, made: nn.Module) -> None:
-    """Raise unless a module has the tensors that it would have if made anew."""
-    for table in (module._parameters, module._buffers):
-        for name, tensor in table.items():
-            if tensor is not None:
-                check_fits(made, name, tensor)
 
 
 def check_hooks(module: nn.Module, where: str) -> None:
@@ -186,14 +168,7 @@ def check_hooks(module: nn.Module, where: str) -> None:
 
 def _plain(module: nn.Module) -> dict[str, object]:
     """What a module holds besides tensors, modules and hooks."""
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if name not in NOTHING_OF_ITS_OWN and name not in DERIVED
-    }
-
-
-NOTHING_OF_ITS_OWN = vars(nn.Module()).keys()
+    return {name: value for name, value in vars(module).items() if name not in NOT_PLAIN}
 
 
 def _class_name(module: nn.Module) -> str:

@@ -12,7 +12,7 @@ import importlib
 import math
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -70,7 +70,7 @@ def functions() -> dict[str, Function]:
         "torch._assert": torch._assert,
         "torch.ops.aten._assert_async": torch.ops.aten._assert_async.default,
     }
-    places: tuple[tuple[str, object, tuple[str, ...]], ...] = (
+    places: tuple[tuple[str, object, Sequence[str]], ...] = (
         ("operator", operator, words.OPERATORS),
         ("builtins", builtins, words.BUILTINS),
         ("math", math, words.MATHS),
@@ -84,15 +84,11 @@ def functions() -> dict[str, Function]:
             function = getattr(holder, name, None)
             if callable(function) and not isinstance(function, ModuleType):
                 found[f"{place}.{name}"] = function
-    found.update(_aten(OPERATIONS))
-    return found
-
-
-def _aten(names: tuple[str, ...]) -> Iterator[tuple[str, Function]]:
-    for name in names:
+    for name in OPERATIONS:
         packet = getattr(torch.ops.aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
-            yield f"aten.{name}.{overload}", getattr(packet, overload)
+            found[f"aten.{name}.{overload}"] = getattr(packet, overload)
+    return found
 
 
 @cache

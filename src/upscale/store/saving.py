@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,8 @@ def save(pruned: fx.GraphModule, path: str | os.PathLike[str]) -> None:
             f"save takes what upscale.export or upscale.prune returns, not {type(pruned).__name__}"
         )
     for name, module in pruned.named_modules():
-        check_hooks(
-            module, f"{f'module {name}' if name else 'the export itself'} cannot be saved: "
-        )
+        where = f"module {name}" if name else "the export itself"
+        check_hooks(module, f"{where} cannot be saved: ")
     held, tensors = held_tensors(pruned)
     for name in held:
         as_path(name)
@@ -76,9 +76,8 @@ def modules_to_json(pruned: fx.GraphModule) -> dict[str, Json]:
 def _check_rest(pruned: fx.GraphModule, specs: dict[str, Json]) -> None:
     """Raise if there is a module that the graph does not call and that is more than a holder."""
     for path, module in pruned.named_modules(remove_duplicate=False):
-        parts = path.split(".")
-        within = any(".".join(parts[:end]) in specs for end in range(1, len(parts) + 1))
-        if path and not within and type(module) is not nn.Module:
+        above = accumulate(path.split("."), "{}.{}".format)
+        if path and specs.keys().isdisjoint(above) and type(module) is not nn.Module:
             raise StoreError(
                 f"module {path} ({type(module).__name__}) is not called by the model's graph, and "
                 "would be lost; delete it before saving"

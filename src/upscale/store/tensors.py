@@ -93,7 +93,7 @@ def install(module: nn.Module, held: dict[str, Held], stored: dict[str, Tensor])
     made: dict[tuple[str, str], Tensor] = {}
     for path, own in held.items():
         prefix, _, name = path.rpartition(".")
-        owner = _owner(module, prefix)
+        owner = submodule(module, prefix, f"has a tensor in {prefix[:80]!r}, where no module is")
         key = (own.stored, own.role)
         tensor = as_entry(stored, own.stored, "tensor")
         check_fits(owner, name, tensor)
@@ -121,24 +121,24 @@ def check_fits(owner: nn.Module, name: str, tensor: Tensor) -> None:
     """
     if type(owner) is nn.Module or isinstance(owner, fx.GraphModule):
         return  # what is read by name alone meets operations that look at shapes themselves
-    expected: Tensor | None = owner._parameters.get(name)
-    expected = owner._buffers.get(name) if expected is None else expected
+    expected: Tensor | None = (owner._buffers | owner._parameters).get(name)
     if isinstance(owner, (Constant, Gather)):
         # Which channels a gather copies, and what a constant's layer has kept, is the file's say.
         ranks = {"indices": tensor.ndim == 1, "bias": tensor.ndim == 1, "weight": True}
         fits = ranks.get(name, False) and (name == "indices") == (tensor.dtype == torch.long)
-    elif expected is None or tensor.shape != expected.shape:
-        fits = False
-    elif expected.is_floating_point():
-        fits = tensor.is_floating_point()
     else:
-        fits = tensor.dtype == expected.dtype
+        fits = expected is not None and tensor.shape == expected.shape and _alike(tensor, expected)
     if not fits:
         like = "" if expected is None else f", but {tuple(expected.shape)} of {expected.dtype}"
         raise StoreError(
             f"a {type(owner).__name__} like this has no {name} of shape {tuple(tensor.shape)} of "
             f"{tensor.dtype}{like}"
         )
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether tensors hold one kind of numbers: any that float, or the very same."""
+    return (one.is_floating_point() and other.is_floating_point()) or one.dtype == other.dtype
 
 
 def _check_recurrent(module: nn.Module) -> None:
@@ -151,11 +151,12 @@ def _check_recurrent(module: nn.Module) -> None:
                 raise StoreError(f"the file's weights of {path} are not those of one layer")
 
 
-def _owner(module: nn.Module, prefix: str) -> nn.Module:
+def submodule(module: nn.Module, path: str, otherwise: str) -> nn.Module:
+    """The module at a path, or an error that says what the file does otherwise."""
     try:
-        return module.get_submodule(prefix)
+        return module.get_submodule(path)
     except AttributeError as error:
-        raise StoreError(f"the file has a tensor in {prefix[:80]!r}, where no module is") from error
+        raise StoreError(f"the file {otherwise}") from error
 
 
 def _made(tensor: Tensor, own: Held, path: str) -> Tensor:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 # Operations on tensors without an entry in the table. Each is looked for in torch,
 # torch.nn.functional, ATen and Tensor.
-OPERATIONS = tuple(
-    """
+OPERATIONS = """
     absolute acos acosh addbmm addmm addmv addr adjoint affine_grid all aminmax angle any arange
     arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argwhere asin asinh atan
     atan2 atanh atleast_1d atleast_2d atleast_3d baddbmm bernoulli bilinear bincount bitwise_and
@@ -38,12 +37,10 @@ OPERATIONS = tuple(
     unfold unique_consecutive unsafe_chunk unsafe_split upsample upsample_bilinear upsample_nearest
     vander var_mean vdot view_as view_as_complex view_as_real vsplit vstack xlogy zero zeros
     zeros_like _adaptive_avg_pool2d _adaptive_avg_pool3d _conj _weight_norm
-    """.split()
-)
+""".split()
 
 # Those that write into what they are given, likewise.
-IN_PLACE = tuple(
-    """
+IN_PLACE = """
     acos_ acosh_ addbmm_ addcdiv_ addcmul_ addmm_ alpha_dropout_ asin_ asinh_ atan_ atanh_ baddbmm_
     bernoulli_ ceil_ clip_ copy_ cos_ cosh_ cumprod_ cumsum_ divide_ eq_ erf_ erfc_ erfinv_ exp2_
     expm1_ feature_alpha_dropout_ feature_dropout_ fill_ floor_ floor_divide_ fmod_ frac_ ge_ gt_
@@ -52,51 +49,41 @@ IN_PLACE = tuple(
     negative_ normal_ pow_ random_ reciprocal_ remainder_ round_ rrelu_ rsqrt_ scatter_ scatter_add_
     sgn_ sign_ sin_ sinh_ sqrt_ square_ squeeze_ subtract_ swapaxes_ t_ tan_ transpose_ tril_ triu_
     true_divide_ trunc_ uniform_ unsqueeze_ xlogy_ zero_
-    """.split()
-)
+""".split()
 
 # What only tensors have, as methods.
-METHODS = tuple(
-    """
+METHODS = """
     bfloat16 bool byte char cpu cuda dim double element_size expand_as float half int is_contiguous
     item long ndimension nelement reshape_as short size stride sum_to_size
-    """.split()
-)
+""".split()
 
 # What may be asked of a tensor without a call.
-ATTRIBUTES = tuple("shape dtype device ndim is_cuda T mT H mH real imag layout itemsize".split())
+ATTRIBUTES = "shape dtype device ndim is_cuda T mT H mH real imag layout itemsize".split()
 
-OPERATORS = tuple(
-    """
+OPERATORS = """
     abs add and_ eq floordiv ge getitem gt iadd iand ifloordiv imatmul imod imul invert ior ipow
     isub itruediv ixor le lshift lt matmul mod mul ne neg not_ or_ pos pow rshift setitem sub
     truediv xor
-    """.split()
-)
+""".split()
 
 # Python's own functions of numbers, met where sizes are computed.
-BUILTINS = tuple("abs bool float int len max min round sum".split())
-MATHS = tuple("ceil floor sqrt prod trunc".split())
-SYMBOLIC = tuple("sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum".split())
+BUILTINS = "abs bool float int len max min round sum".split()
+MATHS = "ceil floor sqrt prod trunc".split()
+SYMBOLIC = "sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum".split()
 
-FFTS = tuple(
-    """
+FFTS = """
     fft fft2 fftn fftshift hfft ifft ifft2 ifftn ifftshift ihfft irfft irfft2 irfftn rfft rfft2
     rfftn
-    """.split()
-)
-LINEAR_ALGEBRA = tuple("cross det inv matmul matrix_norm multi_dot norm vecdot vector_norm".split())
+""".split()
+LINEAR_ALGEBRA = "cross det inv matmul matrix_norm multi_dot norm vecdot vector_norm".split()
 
-CONSTANTS = tuple(
-    """
+CONSTANTS = """
     bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128
     contiguous_format preserve_format channels_last channels_last_3d strided
-    """.split()
-)
+""".split()
 
 # Layers. What torch.nn holds beside them are containers, losses and layers without sizes yet.
-LAYERS = tuple(
-    """
+LAYERS = """
     AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d
     AdaptiveMaxPool3d AlphaDropout AvgPool1d AvgPool2d AvgPool3d BatchNorm1d BatchNorm2d BatchNorm3d
     Bilinear CELU ChannelShuffle CircularPad1d CircularPad2d CircularPad3d ConstantPad1d
@@ -110,8 +97,7 @@ LAYERS = tuple(
     ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d SELU SiLU Sigmoid Softmax
     Softmax2d Softmin Softplus Softshrink Softsign SyncBatchNorm Tanh Tanhshrink Threshold Unflatten
     Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad2d ZeroPad3d
-    """.split()
-)
+""".split()
 
 # torchvision's functions that stay whole in a graph, and the tuples its models give: where each is.
 TORCHVISION = {

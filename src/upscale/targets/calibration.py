@@ -8,6 +8,7 @@ import platform
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,10 +48,18 @@ def prices_of(target: Target) -> Prices:
     """The prices measured for a target on this machine, or its runtime's built-in ones."""
     runtime = runtime_of(target)
     try:
-        kept = json.loads(cache_path().read_text())
-        return Prices.from_json(kept[_key(target, runtime)])
-    except (OSError, ValueError, KeyError, TypeError, ImportError):
+        return Prices.from_json(_kept()[_key(target, runtime)])
+    except (ValueError, KeyError, TypeError, ImportError):
         return runtime.built_in
+
+
+def _kept() -> dict[str, Any]:
+    """All calibrations that are kept, whatever they hold."""
+    try:
+        kept = json.loads(cache_path().read_text())
+    except (OSError, ValueError):
+        kept = None
+    return kept if isinstance(kept, dict) else {}
 
 
 def cache_path() -> Path:
@@ -70,12 +79,6 @@ def _write(key: str, prices: Prices) -> None:
     """Add prices to the cache; whoever reads it meanwhile sees the old file or the new one."""
     path = cache_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        kept = json.loads(path.read_text())
-    except (OSError, ValueError):
-        kept = {}
-    kept = kept if isinstance(kept, dict) else {}
-    kept[key] = asdict(prices)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as stream:
-        json.dump(kept, stream, indent=2)
+        json.dump(_kept() | {key: asdict(prices)}, stream, indent=2)
     Path(stream.name).replace(path)

@@ -7,6 +7,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,7 @@ def profiled_peak_bytes(call: Callable[[], object]) -> int:
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     changes = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e.get("name") == "[memory]")
-    held = most = 0
-    for _, size in changes:
-        held += size
-        most = max(most, held)
+    most: int = max(accumulate((size for _, size in changes), initial=0))
     return most
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ CHANNELS, SIDE = 128, 28
 # A linear so wide that reading its weight takes longer than what it computes.
 FEATURES = 1024
 RUNS = 30
-FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
 class Torch(Runtime):
@@ -50,7 +49,7 @@ class Torch(Runtime):
         dtype, block = getattr(torch, target.dtype), self.block(target)
         call, piece = self._starts()
         x = torch.randn(target.batch, CHANNELS, SIDE, SIDE)
-        outer, inner = (x.to(dtype, memory_format=memory) for memory in FORMATS)
+        outer, inner = x.to(dtype), x.to(dtype, memory_format=torch.channels_last)
         taken = _layers(inner)
         places = target.batch * SIDE * SIDE
         mac = max(taken["deep"] - call, 1.0) / (9 * CHANNELS * CHANNELS * places)
@@ -81,9 +80,7 @@ class Torch(Runtime):
         def cat(parts: int) -> Tensor:
             return torch.cat([small.narrow(1, at, 1) for at in range(parts)], 1)
 
-        taken = _ns(
-            {"chain": partial(run, small), "two": partial(cat, 2), "many": partial(cat, count)}
-        )
+        taken = _ns(chain=partial(run, small), two=partial(cat, 2), many=partial(cat, count))
         return taken["chain"] / count, max(taken["many"] - taken["two"], 1.0) / (count - 2)
 
 
@@ -98,7 +95,7 @@ def _layers(inner: Tensor) -> dict[str, float]:
     }
     wide, row = _laid_out(nn.Linear(FEATURES, FEATURES), inner), torch.randn(1, FEATURES)
     calls = {name: partial(_laid_out(layer, inner), inner) for name, layer in layers.items()}
-    return _ns({**calls, "linear": partial(wide, row.to(inner.dtype))})
+    return _ns(**calls, linear=partial(wide, row.to(inner.dtype)))
 
 
 def _copying(x: Tensor, piece: float) -> CopyPrices:
@@ -123,14 +120,12 @@ def _copying(x: Tensor, piece: float) -> CopyPrices:
         return torch.cat([x.narrow(1, at * step, step * 3 // 4) for at in range(parts)], 1)
 
     taken = _ns(
-        {
-            "gather": gather,
-            "few": lambda: cat(2),
-            "join": lambda: torch.cat(halves, 1),
-            "many": lambda: cat(16),
-            "packed": lambda: layer(packed),
-            "slice": lambda: layer(x.narrow(1, channels - kept, kept)),
-        }
+        gather=gather,
+        few=lambda: cat(2),
+        join=lambda: torch.cat(halves, 1),
+        many=lambda: cat(16),
+        packed=lambda: layer(packed),
+        slice=lambda: layer(x.narrow(1, channels - kept, kept)),
     )
     written = packed.numel() * x.element_size()
     stretches = len(x) * (SIDE * SIDE if inner else 1)
@@ -153,7 +148,7 @@ def _laid_out(layer: nn.Module, x: Tensor) -> nn.Module:
     return layer.to(x.dtype, memory_format=_format(x))  # type: ignore[call-overload, no-any-return]
 
 
-def _ns(contestants: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+def _ns(**contestants: Callable[[], object]) -> dict[str, float]:
     """What calls take when nothing disturbs them, in nanoseconds."""
     return {name: 1e6 * run.low_ms for name, run in race(contestants, runs=RUNS).items()}
 

@@ -68,11 +68,7 @@ class Prices:
                 CopyPrices(**{f.name: _number(plain[way][f.name]) for f in fields(CopyPrices)})  # type: ignore[index]
                 for way in ("outer", "inner")
             )
-            rest = {
-                f.name: _number(plain[f.name])
-                for f in fields(cls)
-                if f.name not in ("outer", "inner", "block")
-            }
+            rest = {f.name: _number(plain[f.name]) for f in fields(cls) if f.type == "float"}
             return cls(outer=outer, inner=inner, block=int(_number(plain["block"])), **rest)
         except (KeyError, TypeError, ValueError) as error:
             raise TargetError(f"these are no prices of a target: {error}") from error

@@ -121,10 +121,8 @@ class Pricing:
         inner, weight = self.is_inner(flow, line), self.channel_bytes(flow, line)
         ways = self.prices.inner if inner else self.prices.outer
         # Over how many stretches of memory a run of channels is spread.
-        if inner:
-            rows = weight / self.target.item_bytes
-        else:
-            rows = self.target.batch * math.prod(flow.shapes[line.value][1 : max(1, line.axis)])
+        outside = self.target.batch * math.prod(flow.shapes[line.value][1 : max(1, line.axis)])
+        rows = weight / self.target.item_bytes if inner else outside
         return Rates(
             slice=0.0 if rows <= 1 else weight * ways.slice_byte,
             join=weight * ways.join_byte,

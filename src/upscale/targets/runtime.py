@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -99,9 +98,7 @@ def example_for(target: Target, example: Example) -> Example:
     times = max(1, round(target.batch / target_like(example).batch))
     last = target.memory_format == "channels_last"
 
-    def laid_out(x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x
+    def laid_out(x: Tensor) -> Tensor:
         x = torch.cat([x] * times) if times > 1 and x.dim() else x
         return x.contiguous(memory_format=torch.channels_last) if last and x.dim() == 4 else x
 
