@@ -118,6 +118,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"amount": []}, "amount has no value"),
     ({"amount": {"from": 0, "to": 1}}, "a range has from, to and step"),
     ({"amount": {"from": 0, "to": 0.5, "step": 0}}, "is no range"),
+    (
+        {"amount": {"from": 0, "to": 10**400, "step": 1}},
+        "a range has from, to and step, all numbers",
+    ),
     ({"amount": float("nan")}, "amount is nan"),
     ({"shape": "1,3,x"}, "shape is '1,3,x'; it must be sizes such as"),
     ({"shape": [1, 0]}, "shape is '1,0'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
@@ -155,9 +155,9 @@ def _is_whole(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number, and neither true nor false."""
+    """Whether a value is a finite number that a float can hold, and neither true nor false."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and abs(value) < math.inf
+    return number and abs(value) <= sys.float_info.max
 
 
 def _is_shape(value: Any) -> bool:
