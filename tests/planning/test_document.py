@@ -151,6 +151,11 @@ def first_cut(document: dict[str, Any]) -> list[int]:
     return found
 
 
+def first_layer(document: dict[str, Any]) -> str:
+    """A layer whose weight is cut."""
+    return next(iter(document["kept"])).removesuffix(".weight")
+
+
 def forge(document: dict[str, Any], lie: str) -> None:
     """Make a plan say one thing and do another."""
     cut, kept = first_cut(document), document["kept"]
@@ -175,12 +180,16 @@ def forge(document: dict[str, Any], lie: str) -> None:
         kept[next(name for name, own in kept.items() if own)][0] = -1
     elif lie == "masks nowhere":
         document["masks"]["after"] = {"nowhere": [0]}
+    elif lie == "a mask beyond the last channel":
+        document["masks"]["after"] = {first_layer(document): [10**6]}
+    elif lie == "a column beyond the last":
+        kept[next(name for name, own in kept.items() if own)].append(10**6)
 
 
 LIES = (
     *("another slice", "other channels", "a channel twice", "a column more", "no such node"),
     *("a node that is gone", "no such channel", "endless zeros", "masks nowhere"),
-    "a column below zero",
+    *("a column below zero", "a column beyond the last", "a mask beyond the last channel"),
 )
 
 

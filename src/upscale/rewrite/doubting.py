@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from upscale import oracle
+from upscale import masking, oracle
 from upscale.capture import Captured, Example
 from upscale.errors import CaptureError, ExampleError, PlanError
-from upscale.model.layers import weight_names
+from upscale.model.layers import KINDS, column_axis, weight_names, weight_of
 from upscale.planning import Plan
 from upscale.selected.selection import Selection
 from upscale.verify import compare
@@ -90,4 +90,18 @@ def _masked(model: nn.Module, plan: Plan, example: Example) -> nn.Module:
         for layer, name in weight_names(model).items()
         if name in plan.kept
     }
-    return oracle.masked(model, (Selection(kept=kept),), example, zero_after=plan.masks.after)
+    selection = Selection(kept=kept)
+    masking.check(model, selection)
+    for name, channels in plan.masks.after.items():
+        width = _outputs(model.get_submodule(name))
+        if not all(0 <= channel < width for channel in channels):
+            raise PlanError(f"the plan masks channels that {name} does not have; make it again")
+    return oracle.masked(model, (selection,), example, zero_after=plan.masks.after)
+
+
+def _outputs(module: nn.Module) -> int:
+    """How many channels a layer or a normalisation makes."""
+    if not isinstance(module, KINDS):
+        return int(getattr(module, "num_features", 0))
+    rows = int(weight_of(module).shape[1 - column_axis(module)])
+    return rows * int(getattr(module, "groups", 1)) if column_axis(module) == 0 else rows
