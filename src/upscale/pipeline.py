@@ -9,7 +9,7 @@ from functools import cached_property
 from torch import fx, nn
 
 from upscale import masking
-from upscale.capture import Captured, Configuration, configuration
+from upscale.capture import Captured, Configuration
 from upscale.capture.fingerprint import made_for
 from upscale.lowering.lower import lower, numbers_for
 from upscale.lowering.lowered import Lowered
@@ -38,9 +38,9 @@ class MadeFrom:
 @collector_paused()
 def plan_for(subject: Subject, selections: Sequence[Selection], way: Way) -> Plan:
     """Lower a subject and plan for what is left."""
-    captured, lowered = lower(subject, selections, way.sums)
+    held, lowered = lower(subject, selections, way.sums)
     plan = make_plan(lowered, way)
-    remember(plan, MadeFrom(captured.captured, configuration(subject.model), lowered))
+    remember(plan, MadeFrom(held.captured, subject.configuration, lowered))
     return plan
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from upscale import masking
-from upscale.capture import Captured, Example, capture
+from upscale.capture import Captured, Configuration, Example, capture, configuration
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.masking.norms import norms_of
@@ -24,7 +24,8 @@ class Subject:
     """A model without output masks, those it came with, and the capture of one run.
 
     What follows from the capture is found when it is first asked for, and then known: the flow of
-    its channels, the BatchNorms that belong to layers, and the name of each layer's weight.
+    its channels, the BatchNorms that belong to layers, the name of each layer's weight, and the
+    configuration by which the model is known again.
     """
 
     model: nn.Module
@@ -53,6 +54,11 @@ class Subject:
     def weights(self) -> dict[str, str]:
         """The name of each layer's weight; layers that share one have one name."""
         return weight_names(self.model)
+
+    @cached_property
+    def configuration(self) -> Configuration:
+        """All that decides what the model computes but for its numbers."""
+        return configuration(self.model)
 
     def tuned(self, model: nn.Module) -> Subject:
         """The subject after training: a masked copy of the model, without its output masks."""

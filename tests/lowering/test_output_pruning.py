@@ -28,9 +28,8 @@ from upscale.zoo import torchvision_model
 
 def infilled_sums(plan: upscale.Plan) -> dict[str, bool]:
     """The additions that a plan has rewritten, and whether zeros are filled in for each."""
-    turns = plan.graph.turns.items()
-    sums = {node: steps for node, steps in turns if f"{node}~gated" not in steps}
-    return {node: f"{node}~whole" not in steps for node, steps in sums.items()}
+    turns = plan.graph.turns
+    return {node: f"{node}~whole" not in turns[node] for node in plan.graph.sums}
 
 
 @pytest.mark.parametrize("after", ["norm", "layer"])

@@ -120,7 +120,7 @@ class _Laying:
     @singledispatchmethod
     def _place(self, relation: object, step: Step, wanted: Wanted) -> None:
         """Lay out a relation's result, and say what it wants of the lines it reads."""
-        raise NotImplementedError(type(relation))
+        raise TypeError(f"{type(relation).__name__} is no relation")
 
     @_place.register
     def _place_pass(self, relation: Pass, step: Step, wanted: Wanted) -> None:

@@ -53,6 +53,12 @@ class GraphChanges:
     inserted: Mapping[str, Inserted] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """The additions of which only a part is left, or none: they do not run as they were."""
+        turns = self.turns.items()
+        return tuple(node for node, steps in turns if node in self.inserted or node not in steps)
+
 
 @dataclass(frozen=True, slots=True)
 class WeightChanges:

@@ -166,7 +166,7 @@ def _fastest(job: _Job, tell: Progress) -> fx.GraphModule:
     narrow = job.plan(replace(job.way, widen=False))
     if narrow.graph.edges != plan.graph.edges or narrow.weights.cuts != plan.weights.cuts:
         exports["narrow"] = job.exported(narrow)
-    if any(step.weight is None for step in plan.graph.inserted.values()):
+    if plan.graph.sums:
         # What is added lacks different channels: putting it together may cost more than it saves.
         exports["whole sums"] = job.exported(job.plan(replace(job.way, sums="whole")))
     if job.selection.side == "input":
