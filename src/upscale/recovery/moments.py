@@ -1,0 +1,100 @@
+"""Sums over rows: all that a least-squares fit needs to know of its data.
+
+For rows X (one for each output pixel) and targets T the sums XᵀX, XᵀT and ΣT² say for every weight
+W how far X·W is from T, without keeping a row. They are sums over pixels, images and machines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Moments:
+    """Sums over rows, for each group: counts, of inputs and targets, of their products."""
+
+    count: Tensor
+    inputs: Tensor
+    targets: Tensor
+    gram: Tensor
+    cross: Tensor
+    energy: Tensor
+
+    @classmethod
+    def none(cls, groups: int, columns: int, outputs: int) -> Moments:
+        """The sums over no rows."""
+        make = torch.zeros
+        wide = {"dtype": torch.float64}
+        return cls(
+            count=make((), **wide),
+            inputs=make(groups, columns, **wide),
+            targets=make(groups, outputs, **wide),
+            gram=make(groups, columns, columns, **wide),
+            cross=make(groups, columns, outputs, **wide),
+            energy=make(groups, outputs, **wide),
+        )
+
+    def add(self, rows: Tensor, targets: Tensor) -> None:
+        """Count in rows, as groups × rows × columns, and their targets, as groups × rows × outputs.
+
+        Products are taken in the precision of the rows, and summed in double precision.
+        """
+        turned = rows.transpose(1, 2)
+        self.count += rows.shape[1]
+        self.inputs += rows.sum(dim=1, dtype=torch.float64)
+        self.targets += targets.sum(dim=1, dtype=torch.float64)
+        self.gram += turned @ rows
+        self.cross += turned @ targets
+        self.energy += targets.square().sum(dim=1, dtype=torch.float64)
+
+    def __add__(self, other: Moments) -> Moments:
+        names = [own.name for own in fields(self)]
+        return Moments(*(getattr(self, name) + getattr(other, name) for name in names))
+
+    def of(self, columns: Tensor) -> Moments:
+        """The sums for some of the columns alone."""
+        return Moments(
+            self.count,
+            self.inputs[:, columns],
+            self.targets,
+            self.gram[:, columns][:, :, columns],
+            self.cross[:, columns],
+            self.energy,
+        )
+
+    def reduced(self) -> Moments:
+        """The sums over all processes, where there are several."""
+        if dist.is_available() and dist.is_initialized():
+            for own in fields(self):
+                dist.all_reduce(getattr(self, own.name))
+        return self
+
+    def centred(self) -> tuple[Tensor, Tensor]:
+        """XᵀX and XᵀT of rows and targets without their means."""
+        n = self.count.clamp_min(1)
+        gram = self.gram - self.inputs[:, :, None] * self.inputs[:, None] / n
+        return gram, self.cross - self.inputs[:, :, None] * self.targets[:, None] / n
+
+    def error(self, weight: Tensor, shift: Tensor) -> Tensor:
+        """Σ‖X·W + shift − T‖², for each group and output."""
+        squares = (weight * (self.gram @ weight)).sum(dim=1)
+        along = (self.inputs[:, None] @ weight).squeeze(1)
+        return (
+            squares
+            + 2 * shift * along
+            + self.count * shift.square()
+            - 2 * (weight * self.cross).sum(dim=1)
+            - 2 * shift * self.targets
+            + self.energy
+        ).clamp_min(0)
+
+    def spread(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean and the variance of X·W, for each group and output."""
+        gram, _ = self.centred()
+        n = self.count.clamp_min(1)
+        mean = (self.inputs[:, None] @ weight).squeeze(1) / n
+        return mean, (weight * (gram @ weight)).sum(dim=1).clamp_min(0) / n
