@@ -13,6 +13,8 @@ from upscale.errors import (
     ExampleError,
     OrderingError,
     PlanError,
+    RecoveryError,
+    RecoveryWarning,
     SelectionError,
     SizeError,
     SlowerWarning,
@@ -28,6 +30,7 @@ from upscale.pruning.channel_maps import ChannelMap, channel_maps
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import Survey, survey
 from upscale.pruning.undo import undo
+from upscale.recovery.recover import Recovery, recover
 from upscale.selected.amounts import Amount, Latency, Macs, Parameters
 from upscale.selected.selection import Selection
 from upscale.selection.batches import recalibrate
@@ -53,6 +56,9 @@ __all__ = [
     "Parameters",
     "Plan",
     "PlanError",
+    "Recovery",
+    "RecoveryError",
+    "RecoveryWarning",
     "Selection",
     "SelectionError",
     "SizeError",
@@ -76,6 +82,7 @@ __all__ = [
     "plan",
     "prune",
     "recalibrate",
+    "recover",
     "save",
     "select",
     "survey",

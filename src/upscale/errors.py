@@ -29,6 +29,10 @@ class OrderingError(UpscaleError, ValueError):
     """A family of channel sets, its weights or an answer to it is malformed."""
 
 
+class RecoveryError(UpscaleError, ValueError):
+    """A model cannot be refitted on the batches that were given."""
+
+
 class PlanError(UpscaleError, ValueError):
     """A plan was asked for something unknown, or does not belong to this model."""
 
@@ -59,3 +63,7 @@ class SlowerWarning(UserWarning):
 
 class UnverifiedWarning(UserWarning):
     """Nothing that could be run told whether an export is right; it says why."""
+
+
+class RecoveryWarning(UserWarning):
+    """A refit rests on little: it says on what, and what was done."""

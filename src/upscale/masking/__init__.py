@@ -8,6 +8,7 @@ from upscale.masking.masks import (
     held_channels,
     hold_output,
     hold_outputs,
+    kept_columns,
     mask,
     outputs_gone,
     released,
@@ -16,4 +17,4 @@ from upscale.masking.masks import (
 from upscale.masking.norms import find_norms
 
 __all__ = ["check", "held_channels", "hold_output", "hold_outputs", "mask", "outputs_gone"]
-__all__ += ["find_norms", "released", "zeroed"]
+__all__ += ["find_norms", "kept_columns", "released", "zeroed"]

@@ -93,16 +93,33 @@ def _holds(module: nn.Module) -> list[HoldOutput]:
     return [hook for hook in module._forward_hooks.values() if isinstance(hook, HoldOutput)]
 
 
+def kept_columns(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The columns that masks leave to each layer they are on."""
+    kept: dict[str, set[int]] = {}
+    for outer, module in model.named_modules():
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, HoldStored):
+                for name, own in hook.kept.items():
+                    path = f"{outer}.{name}" if outer else name
+                    kept[path] = kept.get(path, set(own)) & set(own)
+    return {name: tuple(sorted(own)) for name, own in kept.items()}
+
+
 def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
-    """A model without the output masks that were put on it, and what they made zero.
+    """A model without the masks that were put on it, and what output masks made zero.
 
     Masks of columns hold from call to call; an optimiser's step may have come after the last
-    one, so they are applied again.
+    one, so they are applied again. What is captured must not write to its weights in every call.
     """
     for own in model.modules():
         for hook in own._forward_pre_hooks.values():
             if isinstance(hook, HoldStored):
                 hook(own, ())
+    hooks = model._forward_pre_hooks
+    if any(isinstance(hook, HoldStored) for hook in hooks.values()):
+        model = copy.copy(model)  # its modules and parameters are the caller's own
+        plain = {key: hook for key, hook in hooks.items() if not isinstance(hook, HoldStored)}
+        model._forward_pre_hooks = type(hooks)(plain)
     gone = {name: held_channels(own) for name, own in model.named_modules() if _holds(own)}
     if not gone:
         return model, {}

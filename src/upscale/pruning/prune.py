@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx, nn
 
-from upscale import oracle
+from upscale import masking, oracle
 from upscale.api import export, masked_by
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
 from upscale.model.ordinary import ordinary_tensors
 from upscale.pipeline import plan_for
 from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
+from upscale.recovery.recover import recover as refit
 from upscale.selected.amounts import Amount, Latency
 from upscale.selected.selection import Selection
+from upscale.selection.batches import recalibrate
 from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
@@ -46,6 +48,7 @@ def prune(
     verify: bool = True,
     measure: bool = False,
     fuse: bool = False,
+    recover: bool | str = False,
     steps: int = 1,
     tune: Callable[[nn.Module, int], object] | None = None,
     progress: Progress | None = None,
@@ -66,6 +69,9 @@ def prune(
         says by how much.
     fuse
         Fold BatchNorms into convolutions and drop what does nothing: for inference alone.
+    recover
+        Refit what is left on the inputs in `data`, without labels, as `upscale.recover` does;
+        `"norms"` renews the statistics of BatchNorms alone. With several steps, after each.
     steps, tune
         With several steps the amount grows evenly; after each, `tune(masked, step)` may train
         the masked model as it likes before the next is taken.
@@ -84,6 +90,12 @@ def prune(
     >>> prune(net, torch.randn(1, 4), amount=0.5).get_submodule("0").out_features
     4
     """
+    if recover not in (False, True, "norms"):
+        raise SelectionError(f"recover is {recover!r}; it must be True, False or 'norms'")
+    if recover and options.get("data") is None:
+        raise SelectionError("recover needs data; pass data=, batches of inputs")
+    if options.get("data") is not None:
+        options["data"] = list(options["data"])  # criteria and refits each go through it
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise SelectionError(f"steps is {steps!r}; it must be a whole number >= 1")
     subject = Subject.of(model, example)
@@ -94,7 +106,8 @@ def prune(
         if steps > 1:
             raise SelectionError("a latency is reached in one step; prune in several to shares")
         amount = _share_for(job, amount, Options(Amount(0), **options), tell)
-    drawn = _draw(job, Options(Amount.of(amount), **options), steps, tune)
+    mend = _mender(model, recover, options.get("data") or (), tell)
+    drawn = _draw(job, Options(Amount.of(amount), **options), steps, tune, mend)
     pruned = _fastest(drawn, tell) if measure else drawn.exported(drawn.plan(way))
     return fusing.fuse(pruned) if fuse else pruned
 
@@ -140,17 +153,40 @@ class _Job:
         return pruned
 
 
+Mender = Callable[[_Job], nn.Module]
+
+
+def _mender(
+    model: nn.Module, recover: bool | str, data: Sequence[Any], tell: Progress
+) -> Mender | None:
+    """What makes the masked model of a job come close to the unpruned one again, if anything."""
+    if not recover:
+        return None
+
+    def renewed(job: _Job) -> nn.Module:
+        return recalibrate(job.masked(), data, len(job.subject.example.args) or 1)
+
+    def refitted(job: _Job) -> nn.Module:
+        own = masking.hold_outputs(job.subject.model, job.subject.masks)
+        return refit(own, job.selection, data, towards=model, progress=tell)
+
+    return renewed if recover == "norms" else refitted
+
+
 def _draw(
     job: _Job,
     options: Options,
     steps: int = 1,
     tune: Callable[[nn.Module, int], object] | None = None,
+    mend: Mender | None = None,
 ) -> _Job:
     """Choose channels, in steps."""
     amount = options.amount
     for step in range(1, steps + 1):
         options = replace(options, amount=replace(amount, share=amount.share * step / steps))
         job = replace(job, selection=select_channels(job.subject, options))
+        if mend is not None:
+            job = replace(job, subject=job.subject.tuned(mend(job)))
         if tune is not None:
             model = job.masked()
             tune(model, step)

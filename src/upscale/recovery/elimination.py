@@ -44,11 +44,12 @@ class Curve:
         return self.errors[gone - 1] if gone else 0.0
 
 
-def eliminate(gram: Tensor, weight: Tensor, columns: int, *, least: int = 0) -> Curve:
-    """The order in which columns go until `least` are left, and what it costs.
+def eliminate(gram: Tensor, weight: Tensor, columns: int, variation: float) -> Curve:
+    """The order in which columns go until none is left, and what it costs.
 
     `gram` is XᵀX as groups × (columns · taps) squared, made positive definite; `weight` the best
-    weights as groups × (columns · taps) × outputs. Groups share their columns.
+    weights as groups × (columns · taps) × outputs. Groups share their columns. Errors are given as
+    shares of `variation`.
     """
     groups, _, outputs = weight.shape
     taps = weight.shape[1] // columns
@@ -58,13 +59,13 @@ def eliminate(gram: Tensor, weight: Tensor, columns: int, *, least: int = 0) -> 
     order: list[int] = []
     errors: list[float] = []
     total = 0.0
-    while len(left) > least:
+    while len(left):
         count = len(left)
         own = weight.reshape(groups, count, taps, outputs)
         blocks = inverse.reshape(groups, count, taps, count, taps)
         diagonal = blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
         costs = (own * torch.linalg.solve(diagonal, own)).sum(dim=(0, 2, 3))
-        going = max(1, min(int(count * BLOCK), count - least))
+        going = max(1, int(count * BLOCK))
         gone = costs.topk(going, largest=False).indices
         keep = torch.ones(count, dtype=torch.bool)
         keep[gone] = False
@@ -78,6 +79,6 @@ def eliminate(gram: Tensor, weight: Tensor, columns: int, *, least: int = 0) -> 
         shrunk = torch.linalg.solve(inverse[:, out][:, :, out], across.transpose(1, 2))
         inverse = inverse[:, rest][:, :, rest] - across @ shrunk
         order += left[gone].tolist()
-        errors += [total] * going
+        errors += [total / variation] * going
         left = left[stay]
-    return Curve((*order, *left.tolist()), tuple(errors))
+    return Curve(tuple(order), tuple(errors))

@@ -18,17 +18,23 @@ from upscale.recovery.moments import Moments
 # Strengths of the pull, as shares of the mean diagonal of XᵀX; the search begins in the middle.
 LADDER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 START = 3
+# What stands for no variation where something has to be divided by it.
+TINY = 1e-30
+# How far products in single precision may be off, as a share of the largest.
+ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
     """A fit of a layer: weights as groups × columns × outputs, shifts, and how well they do.
 
-    `before` and `after` are the held-out errors as shares of the target's own variation.
+    `before` and `after` are the held-out errors as shares of the target's own variation, `whole`
+    are the sums over all data.
     """
 
     weight: Tensor
     shift: Tensor
+    whole: Moments
     strength: float
     before: float
     after: float
@@ -46,7 +52,7 @@ def fit(fitted: Moments, held: Moments, old: Tensor, shift: Tensor, *, shifts: b
     """
     whole = fitted + held
     judged = held if held.count > 0 else fitted
-    scale = _variation(judged)
+    scale = variation(judged)
     before = float(judged.error(old, shift).sum() / scale)
     tried: dict[int, float] = {}
 
@@ -61,7 +67,7 @@ def fit(fitted: Moments, held: Moments, old: Tensor, shift: Tensor, *, shifts: b
         while 0 <= best + direction < len(LADDER) and error(best + direction) < error(best):
             best += direction
     weight, moved = _solved(whole, old, LADDER[best], shift, shifts=shifts)
-    return Fit(weight, moved, LADDER[best], before, error(best))
+    return Fit(weight, moved, whole, LADDER[best], before, error(best))
 
 
 def _solved(
@@ -73,22 +79,24 @@ def _solved(
         gram, cross = moments.centred()
     else:
         gram, cross = moments.gram, moments.cross - moments.inputs[:, :, None] * shift[:, None]
-    diagonal = gram.diagonal(dim1=1, dim2=2)
     # Where nothing is read, nothing is known: the pull must be some number all the same.
-    pull = strength * diagonal.mean(dim=1).clamp_min(torch.finfo(gram.dtype).tiny ** 0.5)
-    system = gram + torch.diag_embed(pull[:, None].expand_as(diagonal))
-    factor, failed = torch.linalg.cholesky_ex(system)
-    if bool(failed.any()):  # rounding made a direction without data negative
-        system = system + torch.diag_embed((pull * 1e3)[:, None].expand_as(diagonal))
-        factor = torch.linalg.cholesky(system)
+    pull = strength * gram.diagonal(dim1=1, dim2=2).mean(dim=1).clamp_min(0) + TINY
+    factor, failed = torch.linalg.cholesky_ex(_pulled(gram, pull))
+    if bool(failed.any()):  # single precision has rounded a direction without data below zero
+        rounding = ROUNDING * moments.gram.diagonal(dim1=1, dim2=2).amax(dim=1)
+        factor = torch.linalg.cholesky(_pulled(gram, pull + rounding))
     weight = old + torch.cholesky_solve(cross - gram @ old, factor)
     if not shifts:
         return weight, shift
     return weight, (moments.targets - (moments.inputs[:, None] @ weight).squeeze(1)) / n
 
 
-def _variation(moments: Moments) -> Tensor:
+def _pulled(gram: Tensor, pull: Tensor) -> Tensor:
+    return gram + pull[:, None, None] * torch.eye(gram.shape[1], device=gram.device)
+
+
+def variation(moments: Moments) -> Tensor:
     """How much targets vary about their means, summed over all outputs."""
     n = moments.count.clamp_min(1)
     own = (moments.energy - moments.targets.square() / n).sum()
-    return own.clamp_min(torch.finfo(own.dtype).tiny ** 0.5)
+    return own.clamp_min(TINY)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,12 +73,13 @@ class Geometry:
         if not self.kernel:
             flat = read.reshape(read.shape[0], -1, read.shape[-1])
             flat = flat if places is None else flat[:, places]
-            return flat[..., columns].unflatten(-1, (1, -1, 1))
+            return flat[:, :, None, columns, None]
         axes = len(self.kernel)
         if read.ndim == axes + 1:
             read = read.unsqueeze(0)
-        grouped = read.unflatten(1, (self.groups, -1))[:, :, columns]
-        grouped = self._padded(grouped.flatten(1, 2)).unflatten(1, (self.groups, -1))
+        grouped = read.reshape(len(read), self.groups, -1, *read.shape[2:])[:, :, columns]
+        padded = self._padded(grouped.flatten(1, 2))
+        grouped = padded.reshape(*grouped.shape[:3], *padded.shape[2:])
         steps = (1,) * axes if self.transposed else self.stride
         windows = grouped
         for axis, (size, step, apart) in enumerate(
@@ -89,14 +91,16 @@ class Geometry:
             windows = windows.flatten(3, 2 + axes)
         else:
             where = torch.unravel_index(places, windows.shape[3 : 3 + axes])
-            windows = windows[(slice(None), slice(None), slice(None), *where)]
+            at: Any = (*[slice(None)] * 3, *where)
+            windows = windows[at]
         return windows.flatten(4).permute(0, 3, 1, 2, 4)
 
     def _padded(self, read: Tensor) -> Tensor:
         if self.transposed and prod(self.stride) > 1:
             sizes = [(n - 1) * s + 1 for n, s in zip(read.shape[2:], self.stride, strict=True)]
             spread = read.new_zeros(*read.shape[:2], *sizes)
-            spread[(..., *(slice(None, None, step) for step in self.stride))] = read
+            apart: Any = (..., *(slice(None, None, step) for step in self.stride))
+            spread[apart] = read
             read = spread
         if any(self.padding):
             return F.pad(read, self.padding, mode=self.mode)

@@ -25,17 +25,19 @@ class Moments:
     energy: Tensor
 
     @classmethod
-    def none(cls, groups: int, columns: int, outputs: int) -> Moments:
+    def none(cls, groups: int, columns: int, outputs: int, device: torch.device) -> Moments:
         """The sums over no rows."""
-        make = torch.zeros
-        wide = {"dtype": torch.float64}
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
         return cls(
-            count=make((), **wide),
-            inputs=make(groups, columns, **wide),
-            targets=make(groups, outputs, **wide),
-            gram=make(groups, columns, columns, **wide),
-            cross=make(groups, columns, outputs, **wide),
-            energy=make(groups, outputs, **wide),
+            count=zeros(),
+            inputs=zeros(groups, columns),
+            targets=zeros(groups, outputs),
+            gram=zeros(groups, columns, columns),
+            cross=zeros(groups, columns, outputs),
+            energy=zeros(groups, outputs),
         )
 
     def add(self, rows: Tensor, targets: Tensor) -> None:

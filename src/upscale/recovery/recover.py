@@ -3,65 +3,200 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from upscale.api import masked_by
-from upscale.recovery.refitting import Refitted, Refitting
+from upscale import masking
+from upscale.api import mask
+from upscale.capture import Captured, Example, OwnDraws, tensors_in
+from upscale.errors import RecoveryError, RecoveryWarning
+from upscale.model.layers import weight_names
+from upscale.model.ordinary import ordinary_tensors
+from upscale.recovery.refitting import Refit, Refitting, few_rows
 from upscale.recovery.shelf import Shelf
-from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide, inputs_of
+from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
 from upscale.recovery.sites import find_sites
 from upscale.selected.selection import Selection
-from upscale.selection.batches import batches_of
+from upscale.selection.batches import Batch, batches_of, evaluating
 from upscale.subject import Subject
 
+Progress = Callable[[str], object]
 
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What became of each layer, in the order in which they ran, and what was left as it is."""
+
+    refits: tuple[Refit, ...]
+    left: Mapping[str, str]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Recovery | None:
+        """How a model was recovered, if `recover` made it."""
+        return _RECOVERIES.get(model)
+
+    def __str__(self) -> str:
+        names = [refit.weight.removesuffix(".weight") for refit in self.refits]
+        width = max((len(name) for name in (*names, *self.left)), default=0)
+        lines = [f"{len(names)} layers refitted, {len(self.left)} left as they are"]
+        for name, refit in zip(names, self.refits, strict=True):
+            fate = "keeps its weights" if refit.kept else f"{refit.after:.4f}"
+            lines.append(f"{name:{width}}  error {refit.before:.4f} → {fate}")
+        return "\n".join([*lines, *(f"{name:{width}}  {why}" for name, why in self.left.items())])
+
+
+_RECOVERIES: weakref.WeakKeyDictionary[nn.Module, Recovery] = weakref.WeakKeyDictionary()
+
+
+@ordinary_tensors()
 def recover(
     model: nn.Module,
     selection: Selection | Sequence[Selection],
     batches: Iterable[Any],
     *,
-    rounds: int = 1,
-    choose: bool = False,
-    memory_bytes: int = 2 << 30,
-    progress: Callable[[str], object] | None = None,
+    towards: nn.Module | None = None,
+    memory: int = 2 << 30,
+    progress: Progress | None = None,
 ) -> nn.Module:
-    """The masked model of a selection with refitted weights."""
-    selections = tuple(selection) if isinstance(selection, (list, tuple)) else (selection,)
-    taken = list(batches_of(batches, 1))
-    example = taken[0].args if taken[0].args else dict(taken[0].kwargs)
-    subject = Subject.of(model, example)
-    unpruned = copy.deepcopy(subject.model).eval()
-    pruned = masked_by(subject.model, selections, lambda: subject.norms)
+    """The masked model of a selection, refitted so that each layer makes what it made before.
+
+    No labels, no training: both networks run once over the batches, and every layer that still
+    reads something is fitted by least squares when it is met. Masks hold; the result trains,
+    saves and exports like what `mask` gives. BatchNorms get the statistics of what they now see.
+
+    Parameters
+    ----------
+    batches
+        Inputs of the model: tensors, tuples or dicts, as `select` takes its data. A few hundred
+        samples are enough; a target that comes with them is not looked at. A fifth is held out:
+        it decides how far weights may move, and a layer that would do worse there keeps its own.
+    towards
+        The network to come close to, if it is not the model itself: the unpruned one, where the
+        model was pruned before.
+    memory
+        Bytes of values to hold in memory; what is beyond lies on disk until it is read.
+    progress
+        Called with a line of text now and then: how far it is, and the time left.
+
+    Returns
+    -------
+    nn.Module
+        `Recovery.of` tells what became of each of its layers.
+
+    Examples
+    --------
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    >>> inputs = [torch.randn(64, 4) for _ in range(4)]
+    >>> masked = recover(net, Selection(kept={"2": [0, 1, 2, 5, 6]}), inputs)
+    >>> bool(masked.get_submodule("2").weight[:, 3].any())
+    False
+    """
+    inputs = taken_batches(model, batches)
+    example = inputs[0]
+    with evaluating(model):
+        unpruned = model if towards is None else towards
+        pruned = mask(model, selection, example=example)
+        subject = Subject.of(unpruned, example)
+    modes = {module: module.training for module in model.modules()}
     pruned.eval()
+    reference = copy.deepcopy(subject.model).eval()
+    _check_responds(reference, inputs)
     captured = subject.captured
-    inputs = [inputs_of(captured.graph, subject.model, b.args, b.kwargs) for b in taken]
     sites, norms = find_sites(captured, subject.model)
-    kept = {
-        subject.weights[name]: tuple(own)
-        for each in selections
-        if each.side == "input"
-        for name, own in each.kept.items()
-    }
-    counts = {}
-    if choose:
-        counts = {weight: len(own) for weight, own in kept.items()}
-        kept = {}
-        pruned = copy.deepcopy(subject.model).eval()
-    held = frozenset(n for n, m in pruned.named_modules() if m._forward_hooks)
-    with torch.no_grad(), Shelf(memory_bytes) as shelf:
-        beside = SideBySide(captured, unpruned, pruned, inputs, shelf)
-        models = {PRUNED: pruned, UNPRUNED: unpruned}
-        run = Refitting(beside, models, sites, norms, kept, held, lambda *_: None, rounds, counts)
+    names = weight_names(pruned)
+    kept = {names[layer]: own for layer, own in masking.kept_columns(pruned).items()}
+    models = {UNPRUNED: reference, PRUNED: pruned}
+    masked = frozenset(_masked_nodes(captured, pruned))
+    with torch.no_grad(), Shelf(memory) as shelf:
+        beside = SideBySide(captured, models, inputs, shelf)
+        run = Refitting(beside, models, sites, norms, kept, masked, _Teller(progress))
         run.run()
-    if choose:
-        first = selections[0]
-        chosen = {n: run.chosen[subject.weights[n]] for n in first.kept}
-        pruned = masked_by(pruned, (first.with_kept(chosen),), lambda: {})
-        pruned.__dict__["_selection"] = first.with_kept(chosen)
-    results: list[Refitted] = run.results
-    pruned.__dict__["_recovery"] = results
+    if few := few_rows(run.refits):
+        message = (
+            f"{len(few)} layers, {few[0]} first, were fitted to fewer rows than they have columns: "
+            "they stay close to their old weights. Pass more batches to have them fitted better"
+        )
+        warnings.warn(message, RecoveryWarning, stacklevel=3)
+    for module, twin in zip(model.modules(), pruned.modules(), strict=True):
+        twin.training = modes[module]
+    fitted = {site.weight for site in sites.values()}
+    left = {
+        layer: LEFT for layer, weight in names.items() if weight in kept and weight not in fitted
+    }
+    _RECOVERIES[pruned] = Recovery(tuple(run.refits), left)
     return pruned
+
+
+LEFT = "is left: it is not called as a plain convolution or linear layer, or shares its weight"
+
+
+def _masked_nodes(captured: Captured, pruned: nn.Module) -> Iterable[str]:
+    """The nodes after which output masks make something zero."""
+    held = {n for n, module in pruned.named_modules() if masking.held_channels(module)}
+    for node in captured.graph.nodes:
+        if captured.observed[node.name].home in held:
+            if node.op != "call_module":
+                raise RecoveryError(
+                    f"{node.name}: output masks on a model that torch.fx cannot trace cannot be "
+                    "refitted; prune its input side instead"
+                )
+            yield node.name
+
+
+def taken_batches(model: nn.Module, batches: Iterable[Any]) -> list[Example]:
+    """The caller's batches, checked; a model takes as many inputs as it cannot do without."""
+    given = inspect.signature(model.forward).parameters.values()
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [one for one in given if one.kind in plain and one.default is one.empty]
+    taken = [Example(b.args, b.kwargs) for b in batches_of(batches, max(1, len(needed)))]
+    if not taken:
+        raise RecoveryError("there are no batches; pass some of the model's inputs")
+    for tensor in (tensor for example in taken for tensor in example.tensors):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise RecoveryError("a batch holds numbers that are not finite")
+    return taken
+
+
+def _check_responds(model: nn.Module, batches: Sequence[Example]) -> None:
+    """Raise if the model cannot take the batches, or makes the same of them all."""
+    made = []
+    with torch.no_grad(), OwnDraws():
+        for batch in batches:
+            given = batch.copied()
+            made.append(tensors_in(Batch(given.args, given.kwargs, None).run(model)))
+            if any(_varies(outputs) for outputs in zip(*made[-2:], strict=False)):
+                return
+    raise RecoveryError(
+        "what the model makes of the batches is the same for all samples: there is nothing to fit "
+        "to. Pass several different inputs"
+    )
+
+
+def _varies(outputs: Sequence[Tensor]) -> bool:
+    first = outputs[0]
+    if first.ndim and len(first) > 1 and not torch.allclose(first, first[:1].expand_as(first)):
+        return True
+    return any(x.shape != first.shape or not torch.allclose(first, x) for x in outputs[1:])
+
+
+class _Teller:
+    """Tells how far a pass is, once a second at most, and how long it will take."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress, self._start, self._told = progress, time.monotonic(), 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic() - self._start
+        if self._progress is None or (now - self._told < 1 and done < total):
+            return
+        self._told = now
+        left = now / done * (total - done)
+        self._progress(f"refitting: {done} of {total} operations, {left:.0f} s left")

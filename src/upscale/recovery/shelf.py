@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -33,7 +32,10 @@ class Shelf:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         self._values.clear()
         if self._folder is not None:
@@ -88,11 +90,3 @@ def _size(value: Any) -> int:
     if any(isinstance(leaf, nn.Parameter) for leaf in leaves):
         return 0
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
-
-
-def shared(one: Any, other: Any) -> bool:
-    """Whether two values are the same tensors."""
-    return all(a is b for a, b in zip(tree_leaves(one), tree_leaves(other), strict=True))
-
-
-__all__ = ["Shelf", "shared", "torch"]

@@ -1,32 +1,33 @@
-"""The pass: the unpruned and the pruned network run side by side, node by node, over all batches.
+"""Two networks of one graph, run side by side over all batches, node by node.
 
     node       unpruned             pruned
     conv1      y* = W* x*           fitted: W minimises ‖W x − y*‖², then y = W x
     bn1        …                    …
     conv2      …                    reads what the fitted conv1 really gives
 
-Each layer is refitted when it is met, on what the pruned network gives it by then; what follows
-sees the layer as it will be. A value is kept until its last reader has run.
+Up to the first node that differs there is one value for both. A value is kept until its last
+reader has run.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_map_only
 
-from upscale.capture import Captured
-from upscale.recovery.shelf import Shelf
+from upscale.capture import Captured, Example
+from upscale.recovery.shelf import Key, Shelf
 
 PRUNED, UNPRUNED = "pruned", "unpruned"
 
 
 class SideBySide:
-    """Two networks of one graph, and what they made of every batch so far.
+    """What two networks made of every batch so far.
 
     `apart` are the nodes of which the two make different things; all others are run once.
     """
@@ -34,52 +35,34 @@ class SideBySide:
     def __init__(
         self,
         captured: Captured,
-        unpruned: nn.Module,
-        pruned: nn.Module,
-        batches: Sequence[Sequence[Any]],
+        models: Mapping[str, nn.Module],
+        batches: Sequence[Example],
         shelf: Shelf,
     ) -> None:
         self.nodes: list[fx.Node] = list(captured.graph.nodes)
         self.batches = range(len(batches))
         self.apart: set[str] = set()
-        self._models = {UNPRUNED: unpruned, PRUNED: pruned}
-        self._extras, self._inputs, self._shelf = captured.extras, batches, shelf
-        self._places = {n.name: at for at, n in enumerate(self.nodes) if n.op == "placeholder"}
-        last = {operand: at for at, node in enumerate(self.nodes) for operand in node.all_input_nodes}
+        self._models, self._shelf = models, shelf
+        self._extras, self._observed = captured.extras, captured.observed
+        graph, model = captured.graph, models[UNPRUNED]
+        places = graph.find_nodes(op="placeholder")
+        taken = [_inputs(graph, model, example) for example in batches]
+        self._inputs = {node.name: [own[at] for own in taken] for at, node in enumerate(places)}
         self._leaving: dict[int, list[str]] = defaultdict(list)
-        for operand, at in last.items():
+        read = {
+            operand: at for at, node in enumerate(self.nodes) for operand in node.all_input_nodes
+        }
+        for operand, at in read.items():
             self._leaving[at].append(operand.name)
 
     def value(self, network: str, node: str, batch: int) -> Any:
         """What a network's node made of a batch."""
-        return self._shelf.get((network if node in self.apart else UNPRUNED, node, batch))
+        return self._shelf.get(self._key(network, node, batch))
 
     def run(self, network: str, node: fx.Node) -> None:
-        """Run a node on every batch."""
+        """Run a node on every batch, and keep what it makes."""
         for batch in self.batches:
-            self._shelf.put((network, node.name, batch), self.made(network, node, batch))
-
-    def made(self, network: str, node: fx.Node, batch: int) -> Any:
-        """What a node makes of a batch; nothing is kept."""
-        if node.op == "placeholder":
-            return self._inputs[batch][self._order(node)]
-        if node.op == "get_attr":
-            return self._attribute(network, str(node.target))
-
-        def fetched(operand: fx.Node) -> Any:
-            return self.value(network, operand.name, batch)
-
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), fetched)
-        target: Any = node.target
-        if node.op == "call_module":
-            return self._models[network].get_submodule(target)(*args, **kwargs)
-        if node.op == "call_method":
-            return getattr(args[0], target)(*args[1:], **kwargs)
-        return target(*args, **kwargs)
-
-    def diverge(self, node: fx.Node) -> None:
-        """Let the two networks' nodes make different things from here on."""
-        self.apart.add(node.name)
+            self._shelf.put((network, node.name, batch), self._made(network, node, batch))
 
     def differs(self, node: fx.Node) -> bool:
         """Whether what a node reads differs between the networks."""
@@ -92,23 +75,57 @@ class SideBySide:
                 for batch in self.batches:
                     self._shelf.drop((network, name, batch))
 
-    def _order(self, node: fx.Node) -> int:
-        return list(self._places).index(node.name)
+    def copies(self, first: int, last: int) -> dict[Key, Any]:
+        """Copies of what nodes in a range read from before it, if any of them writes in place."""
+        nodes = self.nodes[first : last + 1]
+        if not any(self._observed[node.name].writes for node in nodes):
+            return {}
+        within = {node.name for node in nodes}
+        outside = {x.name for node in nodes for x in node.all_input_nodes} - within
+        keys = {
+            self._key(n, name, b) for n in self._models for name in outside for b in self.batches
+        }
+        return {key: tree_map_only(Tensor, Tensor.clone, self._shelf.get(key)) for key in keys}
+
+    def restore(self, copies: Mapping[Key, Any]) -> None:
+        """Put copies back in the place of what was written to."""
+        for key, value in copies.items():
+            self._shelf.put(key, value)
+
+    def _key(self, network: str, node: str, batch: int) -> Key:
+        return (network if node in self.apart else UNPRUNED, node, batch)
+
+    def _made(self, network: str, node: fx.Node, batch: int) -> Any:
+        if node.op == "placeholder":
+            # A model may write into what it is given; the caller's batches stay as they are.
+            given = self._inputs[node.name][batch]
+            return tree_map_only(Tensor, Tensor.clone, given) if self._written(node) else given
+        if node.op == "get_attr":
+            return self._attribute(network, str(node.target))
+        args, kwargs = fx.node.map_arg(
+            (node.args, node.kwargs), lambda operand: self.value(network, operand.name, batch)
+        )
+        target: Any = node.target
+        if node.op == "call_module":
+            return self._attribute(network, target)(*args, **kwargs)
+        if node.op == "call_method":
+            return getattr(args[0], target)(*args[1:], **kwargs)
+        return target(*args, **kwargs)
+
+    def _written(self, node: fx.Node) -> bool:
+        return any(self._observed[user.name].writes for user in node.users)
 
     def _attribute(self, network: str, path: str) -> Any:
         if path in self._extras:
             return self._extras[path]
-        owner, _, own = path.rpartition(".")
-        return getattr(self._models[network].get_submodule(owner), own)
+        return attrgetter(path)(self._models[network])
 
 
-def inputs_of(graph: fx.Graph, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+def _inputs(graph: fx.Graph, model: nn.Module, example: Example) -> Sequence[Any]:
     """A batch's inputs in the order of a graph's placeholders."""
     if isinstance(graph._codegen, fx.graph._PyTreeCodeGen):
-        return list(graph.process_inputs(*args, **kwargs))
-    bound = inspect.signature(model.forward).bind(*args, **kwargs)
+        taken: Iterable[Any] = graph.process_inputs(*example.args, **example.kwargs)
+        return list(taken)
+    bound = inspect.signature(model.forward).bind(*example.args, **example.kwargs)
     bound.apply_defaults()
     return [bound.arguments[str(node.target)] for node in graph.find_nodes(op="placeholder")]
-
-
-__all__ = ["Callable", "Iterator", "SideBySide", "Tensor", "inputs_of", "torch"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -31,11 +31,11 @@ HANDING_ON = {"dropout", "alias", "feature_dropout", "alpha_dropout", "contiguou
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A BatchNorm with running statistics, by the names of its tensors."""
+    """A BatchNorm with running statistics, scale and shift, by the names of its tensors."""
 
     node: str
-    scale: str | None
-    shift: str | None
+    scale: str
+    shift: str
     mean: str
     variance: str
     eps: float
@@ -55,7 +55,6 @@ class Site:
     geometry: Geometry
     norm: Norm | None = None
     other: str | None = None
-    rectified: bool = False
 
 
 def find_sites(captured: Captured, model: nn.Module) -> tuple[dict[str, Site], dict[str, Norm]]:
@@ -68,18 +67,32 @@ class _Finder:
         self._captured, self._model = captured, model
         self._nodes: dict[str, fx.Node] = {node.name: node for node in captured.graph.nodes}
         self._rank = {name: at for at, name in enumerate(self._nodes)}
+        reads = (
+            v for seen in captured.observed.values() for call in seen.calls for v in call.reads
+        )
+        self._reads = Counter(value.name for value in reads if isinstance(value, Parameter))
 
     def found(self) -> tuple[dict[str, Site], dict[str, Norm]]:
         """All sites and norms."""
         norms = {n: norm for n, node in self._nodes.items() if (norm := self._norm(node))}
-        used = Counter(norm.mean for norm in norms.values())
-        norms = {n: norm for n, norm in norms.items() if used[norm.mean] == 1}
-        sites = {}
-        for name, node in self._nodes.items():
-            site = self._site(node, norms)
-            if site is not None:
-                sites[name] = site
+        sites = {n: site for n, node in self._nodes.items() if (site := self._site(node, norms))}
+        times = Counter(site.weight for site in sites.values())
+        # What others read too, such as an embedding that is a classifier as well, stays.
+        sites = {
+            n: site
+            for n, site in sites.items()
+            if self._reads[site.weight] == times[site.weight]
+            and self._is_own(site.bias, times[site.weight])
+        }
+        shared = {n for n, site in sites.items() if times[site.weight] > 1}
+        sites = {
+            n: replace(s, norm=None, other=None) if n in shared else s for n, s in sites.items()
+        }
         return sites, norms
+
+    def _is_own(self, name: str | None, times: int) -> bool:
+        """Whether nothing else reads a tensor than a layer in its calls."""
+        return name is None or self._reads[name] == times
 
     def _call(self, node: fx.Node, *ops: str) -> Call | None:
         """The one operation that a node performs, if it is one of these."""
@@ -103,12 +116,8 @@ class _Finder:
         else:
             node_made = node
         other = None if after is None else self._added(after, node_made, node)
-        summed = after if other is None else self._alone_after(after)
-        rectified = summed is not None and self._call(summed, "relu", "relu_") is not None
         own = None if bias is None else bias.value.name
-        return Site(
-            node.name, read.name, weight.value.name, own, geometry, norm, other, rectified
-        )
+        return Site(node.name, read.name, weight.value.name, own, geometry, norm, other)
 
     def _normalises(self, norm: Norm | None, call: Call, geometry: Geometry) -> bool:
         """Whether a norm scales and shifts what a layer makes by channel.
@@ -117,7 +126,7 @@ class _Finder:
         """
         axes = len(self._captured.values[call.outs[0]].shape)
         along = bool(geometry.kernel) or axes == 2
-        return norm is not None and norm.scale is not None and along
+        return norm is not None and along
 
     def _geometry(self, node: fx.Node) -> tuple[Geometry | None, Call | None]:
         """How a node that is a convolution or a linear layer multiplies."""
@@ -156,7 +165,9 @@ class _Finder:
         return geometry, own[0]
 
     def _module(self, node: fx.Node) -> nn.Module | None:
-        return self._model.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if node.op != "call_module" or str(node.target) in self._captured.extras:
+            return None
+        return self._model.get_submodule(str(node.target))
 
     def _norm(self, node: fx.Node) -> Norm | None:
         call = self._call(node, "batch_norm")
@@ -165,7 +176,9 @@ class _Finder:
         parts = [call.arguments[n] for n in ("weight", "bias", "running_mean", "running_var")]
         names = [part.value.name if _is_parameter(part) else None for part in parts]
         scale, shift, mean, variance = names
-        if mean is None or variance is None or (scale is None) != (shift is None):
+        if scale is None or shift is None or mean is None or variance is None:
+            return None
+        if any(self._reads[name] > 1 for name in (scale, shift, mean, variance)):
             return None
         return Norm(node.name, scale, shift, mean, variance, float(call.arguments["eps"]))
 

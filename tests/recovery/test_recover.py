@@ -1,0 +1,270 @@
+"""A recovered model is a masked model that computes more nearly what the unpruned one does."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import upscale
+from trials.masks import random_selection
+from upscale import Recovery, RecoveryError, RecoveryWarning, Selection
+from upscale.recovery.curves import curves
+
+
+class Block(nn.Module):
+    """A residual block behind a stem, with norms, a gate beside it and a linear head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 12, 3, padding=1, bias=False)
+        self.norm0 = nn.BatchNorm2d(12)
+        self.conv1 = nn.Conv2d(12, 16, 3, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(16)
+        self.depthwise = nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False)
+        self.norm2 = nn.BatchNorm2d(16)
+        self.conv2 = nn.Conv2d(16, 12, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(12)
+        self.relu = nn.ReLU(inplace=True)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.norm0(self.stem(x)))
+        y = self.relu(self.norm1(self.conv1(x)))
+        y = self.norm3(self.conv2(self.relu(self.norm2(self.depthwise(y)))))
+        return self.head(self.relu(y + x).mean(dim=(2, 3)))
+
+
+class Dense(nn.Module):
+    """Concatenation, and norms that belong to no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.conv = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.norm, self.up = nn.BatchNorm2d(16), nn.ConvTranspose2d(16, 6, 2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        return self.up(torch.relu(self.norm(torch.cat([x, self.conv(x)], dim=1))))
+
+
+class Twice(nn.Module):
+    """One layer that is called twice, in place in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.layer, self.last = nn.Linear(6, 10), nn.Linear(10, 10), nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        x += torch.relu(self.layer(x))
+        x += torch.relu(self.layer(x))
+        return self.last(x)
+
+
+MODELS = {
+    "block": (Block, (3, 8, 8)),
+    "dense": (Dense, (3, 8, 8)),
+    "twice": (Twice, (6,)),
+    "tokens": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (5, 8)),
+}
+
+
+def made(name: str) -> tuple[nn.Module, list[Tensor]]:
+    torch.manual_seed(0)
+    make, shape = MODELS[name]
+    model = make().train()
+    batches = [torch.randn(40, *shape) for _ in range(4)]
+    with torch.no_grad():
+        for _ in range(20):
+            model(torch.randn(40, *shape))
+    return model.eval(), batches
+
+
+def far(model: nn.Module, other: nn.Module, shape: tuple[int, ...]) -> float:
+    x = torch.randn(64, *shape, generator=torch.Generator().manual_seed(9))
+    with torch.no_grad():
+        return float((model(x) - other(x)).square().mean())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_recovered_model_is_closer_to_the_unpruned_one(name: str) -> None:
+    model, batches = made(name)
+    selection = random_selection(model, 0.3, 1, even=True, empty=False)
+    masked = upscale.mask(model, selection)
+    recovered = upscale.recover(model, selection, batches)
+    shape = MODELS[name][1]
+    assert far(recovered, model, shape) < 0.75 * far(masked, model, shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [*((name, "input") for name in MODELS), ("block", "output"), ("dense", "output")],
+)
+def test_its_export_equals_it(name: str, side: str) -> None:
+    model, batches = made(name)
+    wide, batches = model.double(), [batch.double() for batch in batches]
+    selection = random_selection(wide, 0.3, 2, side=side)
+    recovered = upscale.recover(wide, selection, batches)
+    plan = upscale.plan(recovered, batches[0][:1], selection if side == "input" else None)
+    pruned = upscale.export(recovered, plan)
+    with torch.no_grad():
+        expected, got = recovered(batches[1]), pruned(batches[1])
+    assert float((expected - got).abs().max()) <= 1e-10 * float(expected.abs().max())
+
+
+def test_output_masks_where_modules_are_not_called_as_such_are_refused() -> None:
+    model, batches = made("tokens")
+    selection = Selection(kept={"linear1": [0, 3, 5]}, side="output")
+    with pytest.raises(RecoveryError, match="prune its input side"):
+        upscale.recover(model, selection, batches)
+
+
+def test_masks_hold_and_nothing_of_the_callers_changes() -> None:
+    model, batches = made("block")
+    before, given = copy.deepcopy(model.state_dict()), [batch.clone() for batch in batches]
+    selection = random_selection(model, 0.3, 3, even=True, empty=False)
+    recovered = upscale.recover(model, selection, batches)
+    assert all(torch.equal(own, before[name]) for name, own in model.state_dict().items())
+    assert all(map(torch.equal, batches, given))
+    assert recovered.state_dict().keys() == before.keys()
+    gone = sorted(set(range(12)) - set(selection.kept["conv1"]))
+    recovered.train()(batches[0]).sum().backward()
+    torch.optim.SGD(recovered.parameters(), 0.1).step()
+    recovered(batches[0])
+    assert not recovered.get_submodule("conv1").weight[:, gone].any()
+
+
+def test_training_and_evaluation_agree_after_a_fit() -> None:
+    model, batches = made("block")
+    selection = random_selection(model, 0.3, 4, even=True, empty=False)
+    recovered = upscale.recover(model, selection, batches)
+    x = torch.cat(batches)
+    with torch.no_grad():
+        evaluated, trained = recovered(x), recovered.train()(x)
+    assert float((evaluated - trained).square().mean()) < 1e-2 * float(evaluated.square().mean())
+
+
+def test_at_a_sum_the_branch_mends_what_the_shortcut_has_lost() -> None:
+    """The stem loses channels that nothing but the sum reads; the branch can make up for some."""
+    model, batches = made("block")
+    kept = {"stem": [0, 2], "conv2": list(range(16))}
+    recovered = upscale.recover(model, Selection(kept=kept), batches)
+    refits = {refit.weight: refit for refit in Recovery.of(recovered).refits}
+    assert refits["conv2.weight"].after < refits["conv2.weight"].before
+
+
+def test_a_layer_called_twice_gets_one_fit() -> None:
+    model, batches = made("twice")
+    selection = Selection(kept={"layer": [0, 1, 2, 4, 5, 7, 9]})
+    recovered = upscale.recover(model, selection, batches)
+    weights = [refit.weight for refit in Recovery.of(recovered).refits]
+    assert weights.count("layer.weight") == 1
+
+
+def test_a_weight_that_others_read_too_stays() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.mix = nn.Embedding(20, 8), nn.Linear(8, 8)
+            self.head = nn.Linear(8, 20, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(torch.relu(self.mix(self.words(ids))))
+
+    torch.manual_seed(0)
+    model = Tied().eval()
+    batches = [torch.randint(0, 20, (16, 6)) for _ in range(3)]
+    recovered = upscale.recover(model, Selection(kept={"mix": [0, 2, 3, 5]}), batches)
+    assert torch.equal(recovered.get_submodule("head").weight, model.head.weight)
+    assert not torch.equal(recovered.get_submodule("mix").weight, model.mix.weight)
+
+
+def test_values_that_lie_on_disk_give_the_same_weights() -> None:
+    model, batches = made("dense")
+    selection = random_selection(model, 0.3, 5, even=True, empty=False)
+    one = upscale.recover(model, selection, batches).state_dict()
+    other = upscale.recover(model, selection, batches, memory=10_000).state_dict()
+    assert all(torch.equal(own, other[name]) for name, own in one.items())
+
+
+def test_progress_and_report_tell_what_was_done() -> None:
+    model, batches = made("block")
+    lines: list[str] = []
+    selection = random_selection(model, 0.3, 6, even=True, empty=False)
+    recovered = upscale.recover(model, selection, batches, progress=lines.append)
+    assert "left" in lines[-1]
+    assert "conv2" in str(Recovery.of(recovered))
+    assert Recovery.of(model) is None
+
+
+def test_the_mode_of_every_module_is_what_it_was() -> None:
+    model, batches = made("block")
+    model.train()
+    model.norm1.eval()
+    recovered = upscale.recover(model, Selection(kept={"conv2": [0, 1, 2]}), batches)
+    assert recovered.training
+    assert not recovered.get_submodule("norm1").training
+
+
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        ([], "no batches"),
+        ([torch.full((4, 6), torch.nan)], "not finite"),
+        ([torch.zeros(4, 6)], "same for all samples"),
+    ],
+)
+def test_batches_that_say_nothing_are_refused(batches: list[Tensor], said: str) -> None:
+    model, _ = made("twice")
+    with pytest.raises(RecoveryError, match=said):
+        upscale.recover(model, Selection(kept={"layer": [0]}), batches)
+
+
+def test_batches_of_another_shape_are_refused() -> None:
+    model, _ = made("twice")
+    with pytest.raises(upscale.ExampleError):
+        upscale.recover(model, Selection(kept={"layer": [0]}), [torch.randn(4, 7)])
+
+
+def test_fewer_rows_than_columns_are_told() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2)).eval()
+    selection = Selection(kept={"2": range(40)})
+    with pytest.warns(RecoveryWarning, match="fewer rows"):
+        upscale.recover(model, selection, [torch.randn(10, 4) for _ in range(2)])
+
+
+def test_curves_rank_columns_by_what_their_loss_costs() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).eval()
+    with torch.no_grad():
+        model[0].weight[1], model[0].bias[1] = model[0].weight[4], model[0].bias[4]
+    found = curves(model, [torch.randn(200, 4)])["2"]
+    # Of two columns that read the same, one goes first, at no cost.
+    assert found.order[0] in (1, 4)
+    assert found.error(5) < 1e-3 < found.error(2)
+    assert found.error(6) == 0
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_pruning_can_recover_as_it_goes(steps: int) -> None:
+    model, batches = made("block")
+    shape = MODELS["block"][1]
+    given = {"amount": 0.3, "data": batches, "steps": steps}
+    plain, norms, whole = (
+        upscale.prune(model, batches[0][:1], recover=how, **given) for how in (False, "norms", True)
+    )
+    assert far(whole, model, shape) < far(plain, model, shape)
+    assert far(whole, model, shape) < far(norms, model, shape)
+
+
+def test_recovering_in_one_call_needs_data_and_knows_its_ways() -> None:
+    model, batches = made("block")
+    with pytest.raises(upscale.SelectionError, match="needs data"):
+        upscale.prune(model, batches[0][:1], amount=0.3, recover=True)
+    with pytest.raises(upscale.SelectionError, match="'norms'"):
+        upscale.prune(model, batches[0][:1], amount=0.3, recover="all", data=batches)
