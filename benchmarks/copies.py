@@ -30,8 +30,8 @@ import upscale
 from upscale.channels import positions
 from upscale.model.layers import columns, layers
 from upscale.planning import Edge, Plan
-from upscale.planning.origins import origin_of
-from upscale.planning.stretches import runs
+from upscale.planning.layouts import runs
+from upscale.planning.plan import origin_of
 from upscale.zoo import torchvision_model
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -29,7 +29,7 @@ from torch import nn
 import upscale
 from upscale.capture import Captured
 from upscale.model.layers import layers
-from upscale.planning.origins import origin_of
+from upscale.planning.plan import origin_of
 from upscale.zoo import torchvision_model
 
 FAMILIES = {

@@ -17,7 +17,7 @@ from upscale.model.ordinary import ordinary_tensors
 from upscale.model.settling import settled
 from upscale.pipeline import export_for, plan_for, rewritten
 from upscale.planning import Plan, Way
-from upscale.planning.origins import origin_of
+from upscale.planning.plan import origin_of
 from upscale.rewrite.doubting import check_says, check_sizes, doubted
 from upscale.rewrite.matching import captured_for, check_masks
 from upscale.selected.amounts import Amount

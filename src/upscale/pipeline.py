@@ -14,7 +14,7 @@ from upscale.capture.fingerprint import made_for
 from upscale.lowering.lower import lower, numbers_for
 from upscale.lowering.lowered import Lowered
 from upscale.planning import Plan, Way, make_plan
-from upscale.planning.origins import remember, stamped
+from upscale.planning.plan import remember, stamped
 from upscale.rewrite.graph import rewrite
 from upscale.selected.selection import Selection
 from upscale.subject import Subject

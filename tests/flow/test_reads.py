@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.flow.building import IMAGE, Building, kept, line, residual, stream
-from upscale.flow.reads import Want, wants_of
+from upscale.flow.liveness import Want, wants_of
 
 
 def wants(net: Building, columns: dict[str, list[int]]) -> dict[tuple[str, str], Want]:

@@ -25,7 +25,7 @@ from upscale.capture import Captured, Example
 from upscale.model.layers import columns, computes_weight, layers
 from upscale.ordering import Ordering, check, solve
 from upscale.planning import Plan, orders, search
-from upscale.planning.origins import origin_of
+from upscale.planning.plan import origin_of
 
 ORDERS = ("none", "mrap", "optimal")
 JOINING = (torch.cat, torch.concat, torch.concatenate, F.pad, "repeat", "tile")

@@ -6,9 +6,9 @@ import pytest
 
 from tests.flow.building import IMAGE, Building, kept, line, residual, stream
 from upscale.channels import positions
-from upscale.flow.reads import wants_of
+from upscale.flow.liveness import wants_of
+from upscale.planning.layouts import is_slice
 from upscale.planning.orders import Orders, find_streams, fixed_streams, order_classes
-from upscale.planning.stretches import is_slice
 
 Columns = dict[str, list[int]]
 CHANNEL_BYTES = 64  # sixteen pixels of four bytes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.flow.building import IMAGE, Building, kept, weight
-from upscale.flow.reads import columns_of
+from upscale.flow.liveness import columns_of
 from upscale.planning.layouts import Layouts
 from upscale.planning.search import ANYWHERE
 from upscale.planning.widening import widen

@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from upscale.api import export
 from upscale.planning import Edge, Piece, Plan
-from upscale.planning.origins import origin_of, remember
+from upscale.planning.plan import origin_of, remember
 
 
 def wrong_numbers_zero_copy(model: nn.Module, plan: Plan) -> fx.GraphModule:

@@ -23,7 +23,7 @@ from upscale.flow.relations import Line, Reduce
 from upscale.lowering.lowered import Folding, Lowered
 from upscale.model.layers import KINDS, computes_weight
 from upscale.names import Parameter
-from upscale.ops.contract import pads
+from upscale.ops.layers import pads
 
 OTHER_WEIGHTS = (
     "the plan was made for other weights: {} no longer reads the constants it counted on; make the "

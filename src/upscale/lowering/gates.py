@@ -17,19 +17,18 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from upscale.capture import Call, Captured
-from upscale.channels import Positions
+from upscale.channels import Positions, positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
 from upscale.flow.liveness import find_live
 from upscale.flow.relations import Line, Pass, Reduce
 from upscale.lowering.folds import OTHER_WEIGHTS
-from upscale.lowering.gate_steps import insert_gates
-from upscale.lowering.lowered import Gating, Lowered
+from upscale.lowering.lowered import Gating, Growing, Lowered
 from upscale.lowering.scaled import Scaled, find_scaled
 from upscale.model.layers import KINDS, computes_weight, stock_class
-from upscale.names import derived
-from upscale.ops.contract import pads
+from upscale.names import Parameter, derived
+from upscale.ops.layers import pads
 from upscale.ops.table import facets
 
 
@@ -181,3 +180,66 @@ def factors_met(
                 raise PlanError(OTHER_WEIGHTS.format(layer.name))
             factors[gating.weight] = tuple(numbers)
     return factors
+
+
+def insert_gates(lowered: Lowered, gates: Mapping[str, Gating]) -> Lowered:
+    """The lowered flow with small layers that read gates, by the weights they are beside."""
+    flow, growing = lowered.flow, Growing(lowered.flow)
+    layers = {layer.name: layer for _, layer in flow.layers}
+    at = {gating.node: name for name, gating in gates.items()}
+    kept, renamed = dict(lowered.kept), dict(lowered.renamed)
+    for step in flow.steps:
+        if step.node not in at:
+            growing.steps.append(step)
+            continue
+        name, (value,), (relation,) = at[step.node], step.makes, step.relations
+        assert isinstance(relation, (Pass, Reduce))
+        gating, layer, out = gates[name], layers[name], relation.out
+        shape = list(flow.shapes[gating.gate])
+        shape[gating.axis] = flow.sizes[out]
+        main = growing.part(out, derived(value, "alone"))
+        more = growing.line(derived(value, "added"), out, shape, np.arange(flow.sizes[out]))
+        ones = [1] * (len(flow.shapes[Parameter(name)]) - 2)
+        small = growing.value(
+            Parameter(gating.weight), (layer.rows, layer.columns, *ones), growing.item_bytes(value)
+        )
+        renamed[value] = main.value
+        kept[layer.layer] = np.setdiff1d(layer.columns_kept(lowered.kept), gating.columns)
+        kept[small] = positions(gating.columns)
+        growing.steps += _steps(step, relation, gating, layer, main, more)
+    return replace(lowered, flow=growing.flow(), kept=kept, renamed=renamed, gates=gates)
+
+
+def _steps(
+    step: Step, relation: Pass | Reduce, gating: Gating, layer: Reduce, main: Line, more: Line
+) -> list[Step]:
+    small = Parameter(gating.weight)
+    reading = replace(
+        layer,
+        out=more,
+        read=Line(gating.gate, gating.axis),
+        layer=small,
+        weight=small,
+        row_axis=0,
+        column_axis=1,
+        beside=(),
+    )
+    return [
+        replace(step, makes=(main.value,), relations=(replace(relation, out=main),)),
+        Step(
+            derived(step.node, "beside"),
+            (gating.gate, small),
+            (more.value,),
+            (reading,),
+            executed=True,
+            at=step.node,
+        ),
+        Step(
+            derived(step.node, "gated"),
+            (main.value, more.value),
+            step.makes,
+            (Pass(relation.out, (main, more)),),
+            executed=True,
+            at=step.node,
+        ),
+    ]

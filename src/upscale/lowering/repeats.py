@@ -16,8 +16,7 @@ from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
 from upscale.flow.relations import GRID, Line, Pass, Select
-from upscale.lowering.growing import Growing
-from upscale.lowering.lowered import Lowered
+from upscale.lowering.lowered import Growing, Lowered
 from upscale.names import derived
 
 

@@ -18,8 +18,7 @@ from upscale.channels import Flags
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
 from upscale.flow.relations import Line, Pass, Select
-from upscale.lowering.growing import Growing
-from upscale.lowering.lowered import Lowered
+from upscale.lowering.lowered import Growing, Lowered
 from upscale.names import derived
 from upscale.ops.table import facets
 

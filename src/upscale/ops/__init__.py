@@ -9,8 +9,8 @@ From the bottom up, and imports only point down:
 2. `flow.walk`, and `flow.spread` and `flow.numbering` for operations that move data; `operands`
    here: what rules may ask and say, of channels and of constants;
 3. `table`: the type of an entry, and the look-up;
-4. `pointwise`, `space`, `reduce`, `normalise`, `contract`, `attend`, `fold`, `move`: the rules and
-   their entries, by what operations do. Adding one touches one of these files;
+4. `pointwise`, `space`, `reduce`, `layers`, `attend`, `fold`, `move`: the rules and their entries,
+   by what operations do. Adding one touches one of these files;
 5. `flow.analyse`, which asks the table node by node, and the passes of `lowering`.
 
 `capture` is below all of it: how a model is written down for its fingerprint must not change
@@ -19,4 +19,4 @@ which write statistics that their schemas hide) stays there.
 """
 
 # They fill the table.
-from upscale.ops import attend, contract, fold, move, normalise, pointwise, reduce, space  # noqa: F401
+from upscale.ops import attend, fold, layers, move, pointwise, reduce, space  # noqa: F401

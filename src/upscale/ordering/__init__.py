@@ -1,7 +1,6 @@
 """Order channels so that each consumer's lie side by side: plain integers in and out."""
 
-from upscale.ordering.check import check
-from upscale.ordering.problem import Ordering
+from upscale.ordering.problem import Ordering, check
 from upscale.ordering.solver import solve
 
 __all__ = ["Ordering", "check", "solve"]

@@ -16,8 +16,7 @@ import numpy as np
 from upscale.channels import Places, Positions, positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.classes import Classes
-from upscale.flow.liveness import Liveness
-from upscale.flow.reads import Want
+from upscale.flow.liveness import Liveness, Want
 from upscale.flow.relations import Line
 from upscale.flow.segments import carried_classes
 from upscale.ordering import solve

@@ -15,16 +15,14 @@ import numpy as np
 from upscale.channels import Places, Positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.liveness import Liveness, find_live
-from upscale.flow.reads import columns_of, wants_of
+from upscale.flow.liveness import Liveness, columns_of, find_live, wants_of
 from upscale.flow.untying import Cut, copied, untied, written_anew
 from upscale.lowering.lowered import Lowered
-from upscale.planning.finishing import finished, measured
 from upscale.planning.laying import Draft
 from upscale.planning.orders import order_classes, windows_read
 from upscale.planning.plan import Plan
 from upscale.planning.widening import widen
-from upscale.planning.writer import Written, write
+from upscale.planning.writer import Written, finished, measured, write
 from upscale.targets.prices import BUILT_IN, WORTH_IT, WORTH_PLANNING
 from upscale.targets.pricing import Pricing
 from upscale.targets.target import Target

@@ -15,7 +15,7 @@ from upscale.errors import PlanError, UpscaleError
 from upscale.model.layers import tensors
 from upscale.names import Parameter
 from upscale.planning import Plan
-from upscale.planning.origins import origin_of
+from upscale.planning.plan import origin_of
 
 ANOTHER = "the plan was made for another model"
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from upscale.channels import Flags, Positions, positions
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.liveness import find_live
-from upscale.flow.reads import wants_of
+from upscale.flow.liveness import find_live, wants_of
 from upscale.flow.segments import carried_classes
 from upscale.flow.untying import untied, written_anew
 from upscale.lowering.lowered import Lowered

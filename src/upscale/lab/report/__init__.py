@@ -6,7 +6,7 @@ from upscale.errors import PlanError
 from upscale.lab.report.drawing import draw
 from upscale.lab.report.rows import Read, Reader, Rows, find_rows
 from upscale.planning import Plan
-from upscale.planning.origins import origin_of
+from upscale.planning.plan import origin_of
 
 __all__ = ["Read", "Reader", "Rows", "draw", "find_rows", "picture"]
 

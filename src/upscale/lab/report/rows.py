@@ -11,16 +11,14 @@ import numpy as np
 
 from upscale.channels import Positions, positions
 from upscale.errors import PlanError
-from upscale.flow.liveness import find_live
-from upscale.flow.reads import Want, wants_of
+from upscale.flow.liveness import Want, find_live, wants_of
 from upscale.flow.relations import GRID, Line, Reduce
 from upscale.flow.segments import carried_classes, find_segments
 from upscale.lowering.lowered import Lowered
 from upscale.planning import Edge, Plan, Way, make_plan
-from upscale.planning.layouts import Layouts
+from upscale.planning.layouts import Layouts, runs
 from upscale.planning.orders import find_streams
-from upscale.planning.origins import origin_of
-from upscale.planning.stretches import runs
+from upscale.planning.plan import origin_of
 
 
 @dataclass(frozen=True, slots=True)
