@@ -12,9 +12,7 @@ from torch import fx, nn
 from upscale import masking
 from upscale.capture import Example
 from upscale.errors import PlanError
-from upscale.model.accepting import checked, with_numbers
-from upscale.model.ordinary import ordinary_tensors
-from upscale.model.settling import settled
+from upscale.model.accepting import checked, ordinary_tensors, settled, with_numbers
 from upscale.pipeline import export_for, plan_for, rewritten
 from upscale.planning import Plan, Way
 from upscale.planning.plan import origin_of

@@ -14,9 +14,8 @@ from upscale.capture import Captured, Configuration, Example, capture, configura
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.masking.norms import norms_of
-from upscale.model.accepting import checked
+from upscale.model.accepting import checked, settled
 from upscale.model.layers import weight_names
-from upscale.model.settling import settled
 
 
 @dataclass(frozen=True)

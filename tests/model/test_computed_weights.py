@@ -28,8 +28,8 @@ import upscale
 from trials.lively import calm
 from trials.masks import random_selection
 from upscale import Selection
+from upscale.model.accepting import settled
 from upscale.model.layers import column_axis, columns, layers
-from upscale.model.settling import settled
 from upscale.store.modules import json_to_module
 
 TOLERANCE = 1e-10

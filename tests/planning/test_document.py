@@ -14,7 +14,7 @@ from trials.comparing import relative_error
 from trials.lively import calm
 from trials.masks import random_selection
 from trials.nets import NETS, TRACED
-from upscale.model.settling import settled
+from upscale.model.accepting import settled
 from upscale.planning.document import DIGEST, VERSION, digest_of
 from upscale.verify import TOLERANCE
 

@@ -75,6 +75,7 @@ class Schema:
     op: str
     defaults: Mapping[str, Any]
     written: tuple[str, ...]
+    aliases: bool
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Every argument of a call, by name."""
@@ -88,17 +89,19 @@ class Schema:
 
 @cache
 def schema_of(overload: Any) -> Schema:
-    """The name of an operation, its arguments' defaults, and which of them it writes into.
+    """What is known of an operation: its arguments' defaults, which of them it writes into, and
+    whether it says that it does, or that what it gives shares their memory.
 
     >>> import torch
-    >>> schema_of(torch.ops.aten.add_.Tensor)
-    Schema(op='add_', defaults={'self': None, 'other': None, 'alpha': 1}, written=('self',))
+    >>> schema_of(torch.ops.aten.relu_.default)
+    Schema(op='relu_', defaults={'self': None}, written=('self',), aliases=True)
     """
     schema = overload._schema
     return Schema(
         schema.name.removeprefix("aten::"),
         {argument.name: argument.default_value for argument in schema.arguments},
         tuple(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write),
+        any(a.alias_info for a in schema.arguments),
     )
 
 

@@ -32,6 +32,11 @@ from upscale.errors import CaptureError
 
 # Convolutions, and how many axes their input has if the first is one of samples.
 SAMPLED_CONVOLUTIONS = {"conv1d": 3, "conv2d": 4, "conv3d": 5}
+# Arguments that are what they say.
+LITERALS = (
+    *(bool, int, float, complex, str, type(None), torch._ops.OpOverload),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 
 
 class Observer(fx.Interpreter):
@@ -44,7 +49,7 @@ class Observer(fx.Interpreter):
         self.values: dict[str, TensorInfo] = {}
         self.measured: dict[str, tuple[int, ...]] = {}
         self.observed: dict[str, Observed] = {}
-        self._owned, self._memory = owned, memory
+        self._owned, self._memory, self._kernels = owned, memory, _Kernels()
         # Of values: the buffer they lie in, all tensors in one place, which stay alive so that ids
         # stay theirs, what took their name since, and who wrote to them through another view.
         self._within: dict[str, str] = {}
@@ -118,7 +123,7 @@ class Observer(fx.Interpreter):
 
     def measure(self, *inputs: Any) -> None:
         """Run once more, on another example, and note the shapes that values have then."""
-        with _Dispatched(_perform):
+        with _Dispatched(self._kernels.perform):
             _Measurer(self).run(*inputs, enable_io_processing=False)
 
     def _record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -147,7 +152,7 @@ class Observer(fx.Interpreter):
         for tensor in written:
             self._memory.check_write(tensor, self._node)
         buffers = [self._memory.buffers.get(place_of(tensor)) for tensor in written]
-        result = _perform(overload, args, kwargs)
+        result = self._kernels.perform(overload, args, kwargs)
         if buffers != [self._memory.buffers.get(place_of(tensor)) for tensor in written]:
             raise CaptureError(f"{self._at} gives a buffer other memory; copy into it instead")
         for tensor in written:
@@ -278,11 +283,53 @@ def _overlap(written: Tensor, other: Tensor) -> bool:
     return bool(touched.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
-def _perform(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # Shapes alone take the long way through batch_norm's decomposition; its own is known.
-    if overload is torch.ops.aten.batch_norm.default and args[0].is_meta and not args[5]:
-        return torch.empty_like(args[0])
-    return overload(*args, **kwargs)
+class _Kernels:
+    """Runs operations; of shapes alone, each but once: layers of equal shapes make equal ones.
+
+    Torch works out many shapes in Python, which takes longer than all else in a run. What shares
+    memory with what it was given is never remembered.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, list[tuple[Any, ...]] | None] = {}
+
+    def perform(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an operation gives."""
+        key = None if schema_of(overload).aliases else _key((overload, args, kwargs))
+        known = self._known.get(key)
+        if key is not None and known is not None:
+            made = [torch.empty_strided(*laid, dtype=d, device="meta") for *laid, d in known]
+            return made[0] if len(made) == 1 else tuple(made)
+        result = overload(*args, **kwargs)
+        if key is not None:
+            made = [result] if isinstance(result, Tensor) else result
+            given = {place_of(tensor) for tensor in plain_tensors((args, kwargs))}
+            if _are_apart(made, given):
+                self._known[key] = [(x.shape, x.stride(), x.dtype) for x in made]
+        return result
+
+
+def _key(part: Any) -> Any:
+    """What shapes depend on in a call; `None` where numbers do, or nobody can tell."""
+    if isinstance(part, Tensor):
+        if not part.is_meta or type(part) not in (Tensor, nn.Parameter):
+            return None
+        return part.shape, part.stride(), part.dtype
+    if isinstance(part, dict):
+        part = tuple(part.items())
+    if isinstance(part, (tuple, list)):
+        keys = tuple(map(_key, part))
+        return None if None in keys else keys
+    return (type(part), part) if isinstance(part, LITERALS) else None
+
+
+def _are_apart(made: Any, given: set[int]) -> bool:
+    """Whether results are tensors that lie in memory of their own, from its beginning on."""
+    if not (isinstance(made, (list, tuple)) and all(type(x) is Tensor for x in made)):
+        return False
+    places = {place_of(x) for x in made}
+    whole = all(x.is_meta and x.storage_offset() == 0 for x in made)
+    return whole and len(places) == len(made) and places.isdisjoint(given)
 
 
 class _Dispatched(TorchDispatchMode):

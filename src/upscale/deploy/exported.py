@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from upscale.capture import Example, export_turn, two_of_each
 from upscale.errors import DeployError
-from upscale.model.ordinary import ordinary, ordinary_model, ordinary_tensors
+from upscale.model.accepting import ordinary, ordinary_model, ordinary_tensors
 from upscale.store.atomic import replacing
 from upscale.tools.quiet import unwarned
 

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from upscale.capture import turn
 from upscale.deploy.exported import exported
 from upscale.errors import DeployError
-from upscale.model.ordinary import ordinary_tensors
+from upscale.model.accepting import ordinary_tensors
 from upscale.store.atomic import replacing
 from upscale.tools.optional_packages import MissingPackageError
 from upscale.tools.quiet import unwarned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -102,8 +103,14 @@ def weight_names(model: nn.Module) -> dict[str, str]:
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer, by every qualified name it has."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    return parameters | dict(model.named_buffers(remove_duplicate=False))
+    modules = list(model.named_modules(remove_duplicate=False))
+    return {
+        f"{path}.{name}" if path else name: tensor
+        for table in ("_parameters", "_buffers")
+        for path, module in modules
+        for name, tensor in vars(module)[table].items()
+        if tensor is not None
+    }
 
 
 def parameter_names(model: nn.Module) -> dict[int, str]:
@@ -144,16 +151,19 @@ def _copies_itself(kind: type[nn.Module]) -> bool:
     )
 
 
-SIMPLE = (bool, int, float, str, torch.dtype, torch.device)
+# What is never changed, and what most often is there and empty: the tables of hooks.
+SIMPLE = {type(None), bool, int, float, str, torch.dtype, torch.device}
+TABLES = {dict, OrderedDict, set}
 
 
 def _copied_part(part: Any, memo: dict[int, Any]) -> Any:
-    if part is None or isinstance(part, SIMPLE):
+    kind = type(part)
+    if kind in SIMPLE or (kind is tuple and all(type(x) in SIMPLE for x in part)):
         return part
-    if isinstance(part, (dict, set)) and not part:
-        return type(part)()
+    if kind in TABLES and not part:
+        return kind()
     if isinstance(part, dict) and all(
         isinstance(x, Tensor) and id(x) in memo for x in part.values()
     ):
-        return type(part)((name, memo[id(x)]) for name, x in part.items())
+        return kind((name, memo[id(x)]) for name, x in part.items())
     return copy.deepcopy(part, memo)

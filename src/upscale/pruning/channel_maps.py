@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from upscale.model.accepting import settled
 from upscale.model.layers import column_axis, layers, weight_names, weight_of
-from upscale.model.settling import settled
 from upscale.planning import Plan
 
 

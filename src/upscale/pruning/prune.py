@@ -13,7 +13,7 @@ from torch import fx, nn
 from upscale import masking, oracle
 from upscale.api import export, masked_by
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
-from upscale.model.ordinary import ordinary_tensors
+from upscale.model.accepting import ordinary_tensors
 from upscale.pipeline import plan_for
 from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing

@@ -13,8 +13,8 @@ from upscale.capture import Captured
 from upscale.errors import AmountWarning
 from upscale.flow.channel_flow import ChannelFlow, Frozen
 from upscale.flow.relations import Reduce
+from upscale.model.accepting import ordinary_tensors
 from upscale.model.layers import columns, layers, weight_of
-from upscale.model.ordinary import ordinary_tensors
 from upscale.names import Parameter
 from upscale.pipeline import plan_for
 from upscale.planning import Way

@@ -11,10 +11,8 @@ from torch import Tensor, fx, nn
 from upscale import masking
 from upscale.channels import positions
 from upscale.errors import PlanError
-from upscale.model.accepting import checked
+from upscale.model.accepting import checked, ordinary_tensors, settled
 from upscale.model.layers import computes_weight, layers, tensors, weight_names
-from upscale.model.ordinary import ordinary_tensors
-from upscale.model.settling import settled
 from upscale.planning import Plan
 from upscale.rewrite.building import unclashing
 from upscale.selected.selection import Selection

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from upscale.errors import ExampleError, SelectionError, UpscaleError
-from upscale.model.accepting import accepted, with_numbers
+from upscale.model.accepting import accepted, is_ordinary, ordinary, with_numbers
 from upscale.model.layers import layers, weight_of
-from upscale.model.ordinary import is_ordinary, ordinary
 
 
 @dataclass(frozen=True, slots=True)

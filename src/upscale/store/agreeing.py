@@ -14,8 +14,8 @@ from torch import fx, nn
 
 from upscale.api import apply
 from upscale.errors import StoreError, UpscaleError
+from upscale.model.accepting import duplicate, settled
 from upscale.model.layers import copied, tensors
-from upscale.model.settling import duplicate, settled
 from upscale.store.bounds import most_made_bytes
 from upscale.store.checks import Json
 from upscale.store.examples import example_bytes

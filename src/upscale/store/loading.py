@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from upscale.errors import PlanError, StoreError
 from upscale.masking import hold_output
-from upscale.model.ordinary import ordinary_tensors
+from upscale.model.accepting import ordinary_tensors
 from upscale.planning import Plan
 from upscale.store import checks, container
 from upscale.store.agreeing import check_made_of
