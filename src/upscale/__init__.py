@@ -32,8 +32,8 @@ from upscale.selected.amounts import Amount, Latency, Macs, Parameters
 from upscale.selected.selection import Selection
 from upscale.selection.batches import recalibrate
 from upscale.store import load, save
-from upscale.targets.calibration import calibrate
 from upscale.targets.racing import Measurement
+from upscale.targets.runtime import calibrate
 from upscale.targets.target import Target
 from upscale.verify import Verified
 

@@ -25,8 +25,8 @@ from upscale.pruning.prune import prune
 from upscale.pruning.survey import survey
 from upscale.selection.options import OPTIONS
 from upscale.store import load, save
-from upscale.targets.calibration import cache_path, calibrate
 from upscale.targets.racing import race_models
+from upscale.targets.runtime import cache_path, calibrate
 from upscale.tools.interrupts import end_interrupted, interruptible
 
 

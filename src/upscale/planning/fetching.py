@@ -14,7 +14,7 @@ from upscale.planning.edges import Edge, Piece, SizesRead, Spread
 from upscale.planning.laying import Draft, Join, Laid
 from upscale.planning.stretches import runs
 from upscale.targets.prices import MOST_ZEROS
-from upscale.targets.pricing import Fetched, FetchWork, Pricing, Work
+from upscale.targets.target import Fetched, FetchWork, Pricing, Work
 
 
 class Fetching:

@@ -17,7 +17,7 @@ from upscale.planning.fetching import Fetching
 from upscale.planning.laying import Draft, Laid, Wanted, lay_out
 from upscale.planning.layouts import Layouts
 from upscale.planning.plan import GraphChanges
-from upscale.targets.pricing import LayerWork, PassWork, Pricing, Work
+from upscale.targets.target import LayerWork, PassWork, Pricing, Work
 
 Cuts = dict[str, dict[int, Positions]]
 
