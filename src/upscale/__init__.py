@@ -24,10 +24,9 @@ from upscale.errors import (
     VerificationError,
 )
 from upscale.planning import Plan
-from upscale.pruning.channel_maps import ChannelMap, channel_maps
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import Survey, survey
-from upscale.pruning.undo import undo
+from upscale.pruning.undo import ChannelMap, channel_maps, undo
 from upscale.selected.amounts import Amount, Latency, Macs, Parameters
 from upscale.selected.selection import Selection
 from upscale.selection.batches import recalibrate
