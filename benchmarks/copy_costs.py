@@ -30,9 +30,9 @@ from upscale.pipeline import plan_for
 from upscale.planning import Edge, Plan, Way
 from upscale.subject import Subject
 from upscale.targets.prices import BUILT_IN, Prices
-from upscale.targets.pricing import Pricing
 from upscale.targets.racing import race, race_models
 from upscale.targets.runtime import target_like
+from upscale.targets.target import Pricing
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("densenet121", "resnet50", "mobilenet_v2")

@@ -14,8 +14,7 @@ import numpy as np
 
 from paper import cifar
 from upscale.cli.progress import Progress
-from upscale.lab.sweep.pace import Pace
-from upscale.lab.sweep.running import PLACES
+from upscale.lab.sweep.running import PLACES, Pace
 from upscale.sweep import Cell, Grid, Record, read_records, run
 
 ROOT = Path(__file__).resolve().parent.parent

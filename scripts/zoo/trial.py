@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import upscale
+from scripts.zoo.prunable import attends, frozen_shares, prunable_share, weights_of
 from trials.lively import Liveliness, Shape, make_lively, tell_channels_apart
 from trials.masks import random_selection
 from upscale.capture import Example, capture
@@ -21,7 +22,6 @@ from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.model.layers import layers, weight_of
 from upscale.names import Parameter
-from upscale.pruning.prunable import attends, frozen_shares, prunable_share, weights_of
 from upscale.verify import TOLERANCE, compare
 from upscale.zoo import import_torchvision, torchvision_model
 

@@ -26,17 +26,16 @@ from upscale.errors import (
     VerificationError,
 )
 from upscale.planning import Plan
-from upscale.pruning.channel_maps import ChannelMap, channel_maps
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import Survey, survey
-from upscale.pruning.undo import undo
+from upscale.pruning.undo import ChannelMap, channel_maps, undo
 from upscale.recovery.recover import Recovery, recover
 from upscale.selected.amounts import Amount, Latency, Macs, Parameters
 from upscale.selected.selection import Selection
 from upscale.selection.batches import recalibrate
 from upscale.store import load, save
-from upscale.targets.calibration import calibrate
 from upscale.targets.racing import Measurement
+from upscale.targets.runtime import calibrate
 from upscale.targets.target import Target
 from upscale.verify import Verified
 

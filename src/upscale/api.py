@@ -24,7 +24,7 @@ from upscale.selection.importance import Importance, Scorer
 from upscale.selection.options import Loss, Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
-from upscale.targets.calibration import pricing_for
+from upscale.targets.runtime import pricing_for
 from upscale.targets.target import Target
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import upscale
+from scripts.zoo.prunable import weights_of
 from scripts.zoo.trial import (
     LEAST_MOVE,
     LEAST_SEEN,
@@ -32,7 +33,6 @@ from trials.lively import (
 )
 from upscale.capture import Example
 from upscale.model.layers import layers, weight_of
-from upscale.pruning.prunable import weights_of
 from upscale.verify import TOLERANCE
 from upscale.zoo import DigitsNet
 

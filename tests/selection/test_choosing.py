@@ -9,8 +9,7 @@ import pytest
 
 from tests.selection.flows import fork
 from upscale.channels import Flags
-from upscale.selection.choosing import Chooser
-from upscale.selection.limits import Limits
+from upscale.selection.choosing import Chooser, Limits
 from upscale.selection.measuring import channels_masked
 from upscale.selection.units import Units, find_units
 

@@ -18,7 +18,7 @@ from scripts.fuzzing.watching import MEGABYTE, forget_peak, memory
 from tests.store.files import assert_same, pruned_net, rewrite_document
 from trials.nets import NETS
 from upscale.store import container
-from upscale.store.bounds import most_values
+from upscale.store.checks import most_values
 from upscale.store.container import LENGTH
 
 Document = dict[str, Any]

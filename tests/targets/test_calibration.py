@@ -12,8 +12,8 @@ import torch
 
 import upscale
 from upscale.targets import on_torch
-from upscale.targets.calibration import cache_path, calibrate, prices_of
 from upscale.targets.prices import BUILT_IN
+from upscale.targets.runtime import cache_path, calibrate, prices_of
 from upscale.targets.target import Target
 
 

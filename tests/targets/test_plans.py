@@ -57,7 +57,7 @@ class PreActivated(nn.Module):
 
 def at(prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let plans reckon with given prices."""
-    monkeypatch.setattr("upscale.targets.calibration.prices_of", lambda target: prices)
+    monkeypatch.setattr("upscale.targets.runtime.prices_of", lambda target: prices)
 
 
 def error_of(model: nn.Module, example: Tensor, **options: Any) -> float:

@@ -10,8 +10,7 @@ import pytest
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.relations import GRID, Line, Reduce
 from upscale.targets.prices import WORTH_A_GATHER, WORTH_IT, CopyPrices, Prices
-from upscale.targets.pricing import Fetched, FetchWork, LayerWork, PassWork, Pricing
-from upscale.targets.target import Target
+from upscale.targets.target import Fetched, FetchWork, LayerWork, PassWork, Pricing, Target
 
 # Each price is a power of ten of its own: a sum shows what it is made of.
 PRICES = Prices(

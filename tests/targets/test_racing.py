@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from upscale.targets.memory import peak_bytes
-from upscale.targets.racing import race
+from upscale.targets.racing import peak_bytes, race
 
 
 def test_a_real_race_ranks_more_work_behind_less() -> None:

@@ -17,8 +17,7 @@ from trials.lively import calm
 from trials.masks import random_selection
 from upscale.cli.main import main
 from upscale.lab.sweep.cells import Cell, GridError
-from upscale.targets.calibration import calibrate, prices_of
-from upscale.targets.runtime import Runtime, runtime_of
+from upscale.targets.runtime import Runtime, calibrate, prices_of, runtime_of
 from upscale.targets.target import RUNTIMES, Target
 from upscale.tools.optional_packages import MissingPackageError
 

@@ -25,7 +25,7 @@ from trials.masks import random_selection
 from trials.nets import NETS
 from upscale.capture import Example, turn
 from upscale.capture.export_trace import trace_by_export
-from upscale.targets.racing import computing_on
+from upscale.targets.runtime import computing_on
 from upscale.tools.collector_pause import collector_paused
 from upscale.tools.own_draws import OwnDraws
 from upscale.tools.quiet import unwarned

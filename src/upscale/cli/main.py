@@ -1,12 +1,13 @@
-"""The commands, and what becomes of errors."""
+"""The commands, what becomes of errors, and the status that the program ends with."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,20 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from upscale.cli import arguments as command_line
-from upscale.cli.arguments import amount_of, example_of, target_of
-from upscale.cli.outcomes import INTERRUPTED, OK, SLOWER, say_error, wants_json
+from upscale.cli.arguments import ArgumentsError, amount_of, example_of, target_of
 from upscale.cli.progress import Progress
-from upscale.cli.sweeping import sweep
 from upscale.deploy import to_exported, to_onnx, to_torchscript
-from upscale.errors import ExampleError, SlowerWarning
+from upscale.errors import ExampleError, SlowerWarning, UpscaleError
+from upscale.lab import sweep as lab
 from upscale.lab.sources import SourceError, find_model
+from upscale.lab.sweep.records import rows_of
+from upscale.lab.sweep.running import Pace
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import survey
 from upscale.selection.options import OPTIONS
 from upscale.store import load, save
-from upscale.targets.calibration import cache_path, calibrate
 from upscale.targets.racing import race_models
-from upscale.tools.interrupts import end_interrupted, interruptible
+from upscale.targets.runtime import cache_path, calibrate
+from upscale.tools.interrupts import STATUS, end_interrupted, interruptible
+
+OK, FAILED, MISUSED, SLOWER, INTERRUPTED = 0, 1, 2, 3, STATUS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     commands = {"prune": _prune, "inspect": _inspect, "bench": _bench, "calibrate": _calibrate}
-    commands["sweep"] = sweep
+    commands["sweep"] = _sweep
     command_line.check(arguments)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
@@ -149,6 +153,48 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     return _show(arguments, prices, [*lines, f"Kept in {cache_path()}"])
 
 
+def _sweep(arguments: argparse.Namespace) -> int:
+    """Measure what has no record yet, or show what has. The status is 1 if a cell failed."""
+    if arguments.csv and not arguments.show:
+        raise ArgumentsError("--csv is how --show prints: give both")
+    if arguments.address is not None and arguments.on != "ray":
+        raise ArgumentsError("--address is that of a Ray: give --on ray too")
+    cells = lab.read_grid(arguments.grid)
+    path = arguments.records or arguments.grid.with_suffix(".sqlite")
+    if arguments.show:
+        wanted = {cell.key for cell in cells}
+        records = [own for own in lab.read_records(path) if own.cell.key in wanted]
+        table = lab.as_table(records) if records else "No cell of this grid has a record yet."
+        told = lab.as_csv(records).removesuffix("\n") if arguments.csv else table
+        return _show(arguments, rows_of(records), [told])
+    with Progress(len(cells), quiet=arguments.quiet) as progress:
+
+        def tell(record: lab.Record | None, pace: Pace) -> None:
+            if record is None:
+                progress.skip(len(cells) - sum(pace.cells.values()))
+            elif record.error is not None:
+                progress.say(f"failed: {record.cell}: {record.error}")
+            progress.step(str(pace))
+
+        summary = lab.run(
+            cells,
+            path,
+            on=arguments.on,
+            workers=arguments.workers,
+            address=arguments.address,
+            retry=arguments.retry,
+            timeout=arguments.timeout,
+            tell=tell,
+            say=progress.say,
+        )
+    told = (
+        f"{summary.cells} cells: {summary.measured} measured now, {summary.before} recorded "
+        f"before, {summary.failed} failed. Records: {path}"
+    )
+    _show(arguments, {**asdict(summary), "records": str(path)}, [told])
+    return FAILED if summary.failed else OK
+
+
 def _model(arguments: argparse.Namespace, progress: Progress) -> nn.Module:
     progress.step(f"loading {arguments.model}")
     model = find_model(arguments.model, arguments.weights).to(getattr(torch, arguments.dtype))
@@ -180,6 +226,35 @@ def _weights(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _show(arguments: argparse.Namespace, result: Mapping[str, Any], lines: Sequence[str]) -> int:
+def _show(arguments: argparse.Namespace, result: object, lines: Sequence[str]) -> int:
     print(json.dumps(result, indent=2, default=str) if arguments.json else "\n".join(lines))
     return OK
+
+
+def wants_json(given: Sequence[str]) -> bool:
+    """Whether arguments ask for JSON, as far as they can be read at all; they may be cut short."""
+    return any(len(own) > 2 and "--json".startswith(own) for own in given)
+
+
+def say_error(error: BaseException, *, as_json: bool) -> int:
+    """Say what went wrong in one line, and as JSON where that is asked for; the status."""
+    status, message = _outcome(error)
+    print(f"upscale: {message}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": type(error).__name__, "message": message}, indent=2))
+        sys.stdout.flush()
+    return status
+
+
+def _outcome(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, UpscaleError):
+        return (MISUSED if isinstance(error, ArgumentsError) else FAILED), str(error)
+    if isinstance(error, ValueError):
+        return MISUSED, str(error)
+    if isinstance(error, OSError):
+        return FAILED, f"{error.strerror or error}: {error.filename or ''}"
+    # Nobody foresaw it: where it came from is worth more than brevity.
+    traceback.print_exception(error)
+    return FAILED, f"{type(error).__name__}: {error}"

@@ -24,8 +24,7 @@ from upscale.planning.plan import Plan
 from upscale.planning.widening import widen
 from upscale.planning.writer import Written, finished, measured, write
 from upscale.targets.prices import BUILT_IN, WORTH_IT, WORTH_PLANNING
-from upscale.targets.pricing import Pricing
-from upscale.targets.target import Target
+from upscale.targets.target import Pricing, Target
 
 ORDERS = ("optimal", "mrap", "none")
 SUMS = ("split", "infill", "whole")

@@ -23,7 +23,7 @@ from upscale.flow.relations import Line, Reduce
 from upscale.names import Parameter
 from upscale.planning.layouts import Layouts
 from upscale.targets.prices import WORTH_IT
-from upscale.targets.pricing import Fetched, Pricing
+from upscale.targets.target import Fetched, Pricing
 
 # How much wider than what it keeps a layer may become: a pruned model should be smaller as well.
 MOST_WIDENED = 1.5

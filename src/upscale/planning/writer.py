@@ -31,7 +31,7 @@ from upscale.planning.plan import (
     fetched,
 )
 from upscale.targets.prices import MOST_ZEROS
-from upscale.targets.pricing import Fetched, FetchWork, LayerWork, PassWork, Pricing, Work
+from upscale.targets.target import Fetched, FetchWork, LayerWork, PassWork, Pricing, Work
 
 
 class Fetching:

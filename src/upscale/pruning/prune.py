@@ -24,8 +24,8 @@ from upscale.selection.batches import recalibrate
 from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
-from upscale.targets.calibration import pricing_for
 from upscale.targets.racing import race_models
+from upscale.targets.runtime import pricing_for
 from upscale.targets.target import Target
 from upscale.verify import verify as verify_exported
 

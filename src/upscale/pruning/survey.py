@@ -10,21 +10,22 @@ from typing import Any
 from torch import Tensor, nn
 
 from upscale.capture import Captured
+from upscale.channels import Flags, positions
 from upscale.errors import AmountWarning
 from upscale.flow.channel_flow import ChannelFlow, Frozen
-from upscale.flow.relations import Reduce
+from upscale.flow.liveness import find_live
+from upscale.flow.relations import Line, Reduce
 from upscale.model.accepting import ordinary_tensors
 from upscale.model.layers import columns, layers, weight_of
 from upscale.names import Parameter
 from upscale.pipeline import plan_for
 from upscale.planning import Way
-from upscale.pruning.prunable import needed_rows
 from upscale.selected.amounts import Amount
 from upscale.selected.selection import Selection
 from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
-from upscale.targets.calibration import pricing_for
+from upscale.targets.runtime import pricing_for
 from upscale.targets.target import Target
 from upscale.tools.quiet import unwarned
 
@@ -133,6 +134,11 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
         prunable=leaving / max(1, weights),
         expected=expected,
     )
+
+
+def needed_rows(flow: ChannelFlow) -> Mapping[Line, Flags]:
+    """What is live of every line when all layers drop all their columns."""
+    return find_live(flow, {layer.layer: positions(()) for _, layer in flow.layers}).lines
 
 
 def _layers(subject: Subject) -> tuple[tuple[LayerSurvey, ...], tuple[LayerSurvey, ...]]:

@@ -1,9 +1,10 @@
-"""Undoing: the weights of an export back in the shape of the model it was made from."""
+"""The way back from an export: where channels went, and its weights in the shape of the model."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
@@ -12,10 +13,50 @@ from upscale import masking
 from upscale.channels import positions
 from upscale.errors import PlanError
 from upscale.model.accepting import checked, ordinary_tensors, settled
-from upscale.model.layers import computes_weight, layers, tensors, weight_names
+from upscale.model.layers import (
+    column_axis,
+    computes_weight,
+    layers,
+    tensors,
+    weight_names,
+    weight_of,
+)
 from upscale.planning import Plan
 from upscale.rewrite.building import unclashing
 from upscale.selected.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelMap:
+    """The new place of each input and output channel of a layer that stays, by the old one."""
+
+    inputs: Mapping[int, int]
+    outputs: Mapping[int, int]
+
+
+def channel_maps(model: nn.Module, plan: Plan) -> dict[str, ChannelMap]:
+    """Old places to new ones for every convolution and linear of the model a plan was made for.
+
+    Places are those along the axes of the layer's own weight.
+
+    >>> import torch, upscale
+    >>> net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    >>> plan = upscale.plan(net, torch.zeros(1, 4), upscale.Selection(kept={"1": [0, 2]}))
+    >>> channel_maps(net, plan)["0"].outputs
+    {0: 0, 2: 1}
+    """
+    model = settled(model)
+    names = weight_names(model)
+    maps = {}
+    for name, layer in layers(model).items():
+        cuts, axis = plan.weights.cuts.get(names[name], {}), column_axis(layer)
+        sizes = weight_of(layer).shape
+        inputs, outputs = (
+            {old: new for new, old in enumerate(cuts.get(along, range(sizes[along])))}
+            for along in (axis, 1 - axis)
+        )
+        maps[name] = ChannelMap(inputs, outputs)
+    return maps
 
 
 @ordinary_tensors()

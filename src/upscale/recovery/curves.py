@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from upscale.model.accepting import ordinary_tensors
 from upscale.model.layers import weight_names
-from upscale.model.ordinary import ordinary_tensors
 from upscale.recovery.counting import Counting
 from upscale.recovery.elimination import Curve, eliminate
 from upscale.recovery.fitting import TINY, variation

@@ -18,8 +18,8 @@ from upscale import masking
 from upscale.api import mask
 from upscale.capture import Captured, Example, OwnDraws, tensors_in
 from upscale.errors import RecoveryError, RecoveryWarning
+from upscale.model.accepting import ordinary_tensors
 from upscale.model.layers import weight_names
-from upscale.model.ordinary import ordinary_tensors
 from upscale.recovery.refitting import Refit, Refitting, few_rows
 from upscale.recovery.shelf import Shelf
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide

@@ -9,12 +9,12 @@ The way of one `select`::
 
     options    what was asked for, checked            options.Options
     units      channels that go together, or stay     units.Units
-    limits     what layers hold on to                 limits.Limits
+    limits     what layers hold on to                 choosing.Limits
     scores     how much each channel matters          scoring.score_weights
     measuring  what a choice amounts to               measuring.LayerSizes
     choosing   the lowest go until the amount is met  choosing.Chooser
     streams    windows of one order, if `contiguous`  streams.keep_contiguous
-    reached    what it came to, and what stopped it   reached.reached_by
+    reached    what it came to, and what stopped it   select.reached_by
 
 Words: a *class* holds positions of tensors that are tied, so that they go or stay as one. A
 *stream* holds classes that share one order. A *segment* holds the producers and consumers that

@@ -7,21 +7,75 @@ stand in one line by their scores, and the first so many go. Either way a number
     line      u7  u2  u9  u4  u1  ...      lowest score first
     measure    0  .04 .09 .11 .18 ...      of what goes, if all before it go
     amount .1              ^               u7, u2 and u9 go; .09 is as close as .11, and less
+
+Limits are what layers hold on to, whatever their scores.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import numpy as np
 
 from upscale.channels import Flags, Positions
-from upscale.selection.limits import Limits
+from upscale.errors import SelectionError
+from upscale.selected.amounts import Amount
+from upscale.selection.options import Options
 from upscale.selection.scoring import Scores
 from upscale.selection.units import Units
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What holds a choice back, by weight: shares of their own, layers that keep everything,
+    and channels that are gone already.
+
+    Every layer keeps `floor` channels at least, and a multiple of `round_to` where it can.
+    """
+
+    shares: Mapping[str, float]
+    held: frozenset[str]
+    gone: Mapping[str, Positions]
+    floor: int = 1
+    round_to: int = 1
+
+
+def find_limits(
+    options: Options, layers: Iterable[str], weights: Mapping[str, str], units: Units
+) -> Limits:
+    """The limits that options set. `weights` are those with a choice, by their layers' names.
+
+    Patterns may name any of the model's layers; those without a choice keep all anyway.
+    """
+    names = tuple(layers)
+
+    def matching(pattern: str, option: str) -> list[str]:
+        found = [name for name in names if fnmatchcase(name, pattern)]
+        if not found:
+            raise SelectionError(
+                f"{option}: {pattern!r} matches no convolution or linear; patterns are layer "
+                "names, with * for any part"
+            )
+        return [weights[name] for name in found if name in weights]
+
+    shares = {
+        weight: Amount(share).share
+        for pattern, share in (options.overrides or {}).items()
+        for weight in matching(pattern, "overrides")
+    }
+    held = frozenset(weight for own in options.ignore for weight in matching(own, "ignore"))
+    before = options.within.kept if options.within else {}
+    gone = {
+        weights[name]: np.setdiff1d(np.arange(len(units.of[weights[name]])), list(kept))
+        for name, kept in before.items()
+        if name in weights
+    }
+    return Limits(shares, held, gone, options.floor, options.round_to)
+
 
 Measure = Callable[[Mapping[str, Flags]], float]
 
@@ -194,21 +248,17 @@ def _unit_scores(units: Units, scores: Mapping[str, Scores], limits: Limits) -> 
 
 def _readerships(units: Units, order: Positions) -> list[Readership]:
     """Units by who reads them, each readership's in the given order."""
-    rank = np.argsort(order)
-    shared = units.members() > 1
-    by_readers: dict[tuple[tuple[str, int], ...], Positions] = {
-        ((weight, 1),): own[~shared[own]] for weight, own in units.of.items()
-    }
     readers: dict[int, dict[str, int]] = defaultdict(dict)
     for weight, own in units.of.items():
-        for unit in own[shared[own]].tolist():
-            readers[unit][weight] = readers[unit].get(weight, 0) + 1
+        for unit, channels in Counter(own.tolist()).items():
+            readers[unit][weight] = channels
     together: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
     for unit, counts in readers.items():
         together[tuple(counts.items())].append(unit)
-    by_readers |= {key: np.array(own, dtype=np.int64) for key, own in together.items()}
+    rank = np.argsort(order)
+    # Units of one channel first: shared ones make up for what rounding those has left.
+    alone_first = sorted(together.items(), key=lambda item: sum(dict(item[0]).values()) > 1)
     return [
-        Readership(own[np.argsort(rank[own])], dict(key))
-        for key, own in by_readers.items()
-        if len(own)
+        Readership(np.array(sorted(own, key=rank.__getitem__)), dict(key))
+        for key, own in alone_first
     ]

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from upscale.errors import StoreError
 from upscale.store.atomic import replacing
-from upscale.store.bounds import check_shape, header_share
-from upscale.store.checks import Json, as_entry, as_integers, as_object
+from upscale.store.checks import Json, as_entry, as_integers, as_object, check_shape, header_share
 
 LENGTH = struct.Struct("<Q")
 DOCUMENT, DIGEST, METADATA = "upscale", "sha256", "__metadata__"

@@ -11,10 +11,15 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from upscale.capture import Example
 from upscale.errors import StoreError
-from upscale.store.bounds import MOST_AXES, most_example_bytes
-from upscale.store.checks import Json, as_integers, as_list, as_object
-from upscale.store.literals import json_to_literal, literal_to_json
-from upscale.store.trees import json_to_tree, tree_to_json
+from upscale.store.checks import (
+    MOST_AXES,
+    Json,
+    as_integers,
+    as_list,
+    as_object,
+    most_example_bytes,
+)
+from upscale.store.literals import json_to_literal, json_to_tree, literal_to_json, tree_to_json
 
 LARGEST = 2**56  # elements; of these even the bytes can be counted
 

@@ -16,9 +16,14 @@ from torch.fx.graph import CodeGen, _PyTreeCodeGen, _PyTreeInfo
 from upscale.errors import StoreError
 from upscale.store import words
 from upscale.store.checks import Json, as_entry, as_identifier, as_list, as_object, as_path
-from upscale.store.literals import json_to_literal, literal_to_json
+from upscale.store.literals import (
+    check_names,
+    json_to_literal,
+    json_to_tree,
+    literal_to_json,
+    tree_to_json,
+)
 from upscale.store.registry import METHODS, TYPES, function_named, name_of
-from upscale.store.trees import check_names, json_to_tree, tree_to_json
 
 MOST_NODES = 100_000
 

@@ -17,8 +17,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from upscale.errors import StoreError
 from upscale.rewrite.constant import Constant
 from upscale.rewrite.gather import Gather, Infill
-from upscale.store.bounds import MOST_AXES
-from upscale.store.checks import Json, as_entry, as_object, as_table
+from upscale.store.checks import MOST_AXES, Json, as_entry, as_object, as_table
 from upscale.store.literals import json_to_literal, literal_to_json
 from upscale.store.registry import LAYERS
 from upscale.store.tensors import check_fits

@@ -14,8 +14,7 @@ from upscale.errors import StoreError
 from upscale.masking import held_channels
 from upscale.planning import Plan
 from upscale.store import container
-from upscale.store.bounds import check_values
-from upscale.store.checks import Json, as_identifier, as_path
+from upscale.store.checks import Json, as_identifier, as_path, check_values
 from upscale.store.examples import check_example, example_to_json
 from upscale.store.graphs import graph_to_json
 from upscale.store.modules import check_hooks, module_to_json

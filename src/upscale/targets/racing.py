@@ -1,24 +1,97 @@
-"""Races: how long models take, measured turn by turn in one loop, so that ratios can be trusted."""
+"""Measurements: how long models take, turn by turn in one loop, and how much memory they hold."""
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 import random
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
 from statistics import fmean, median, quantiles, stdev
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from upscale.capture import Example
-from upscale.targets.memory import peak_bytes
-from upscale.targets.runtime import example_for, runtime_of
+from upscale.targets.runtime import computing_on, example_for, runtime_of
 from upscale.targets.target import Target
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The most memory that the tensors which a call makes hold at once.
+
+    What TorchScript runs is not seen; `profiled_peak_bytes` sees it.
+
+    >>> peak_bytes(lambda: torch.ones(1000) + 1)
+    8000
+    """
+    memory = _Memory()
+    with memory:
+        call()
+    return memory.most
+
+
+def profiled_peak_bytes(call: Callable[[], object]) -> int:
+    """The same by PyTorch's profiler: all that is allocated, workspaces of operations included.
+
+    >>> profiled_peak_bytes(lambda: torch.ones(1000)) >= 4000
+    True
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it tells on stderr of every start and stop
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            call()
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    changes = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e.get("name") == "[memory]")
+    most: int = max(accumulate((size for _, size in changes), initial=0))
+    return most
+
+
+class _Memory(TorchDispatchMode):
+    """Watches tensors come and go."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.held: int = 0
+        self.most: int = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = {_address(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and _address(tensor) not in given | self._known:
+                self._meet(tensor.untyped_storage())
+        return result
+
+    def _meet(self, storage: torch.UntypedStorage) -> None:
+        size, address = storage.nbytes(), storage.data_ptr()
+        self._known.add(address)
+        self.held += size
+        self.most = max(self.most, self.held)
+        weakref.finalize(storage, self._leave, size, address)
+
+    def _leave(self, size: int, address: int) -> None:
+        self.held -= size
+        self._known.discard(address)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +182,3 @@ def race_models(
     with computing_on(target.threads):
         ready = {name: runtime.prepare(own, suited, target) for name, own in models.items()}
         return race(ready, runs=runs, peak=peak, version=runtime.version())
-
-
-_computing = threading.RLock()
-
-
-@contextmanager
-def computing_on(threads: int) -> Iterator[None]:
-    """Let torch compute on so many threads for a while.
-
-    That is a setting of the whole process, so whoever sets it takes turns: two at once would each
-    put back what the other had set. What is timed should be alone, too.
-    """
-    with _computing:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)

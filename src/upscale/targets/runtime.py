@@ -1,23 +1,33 @@
-"""Runtimes: what every one of them has to know, and how one is found by its name.
+"""Runtimes: what every one of them has to know, how one is found by its name, and its prices.
 
 A runtime is one file. It says how a model runs there, and what that costs; planning, `calibrate`,
-`prune(measure=True)`, sweeps and the command line ask it, and name no runtime themselves.
+`prune(measure=True)`, sweeps and the command line ask it, and name no runtime themselves. What
+`calibrate` measures on a machine is kept there, and plans use it from then on.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
+import os
+import platform
+import tempfile
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from upscale.capture import Example
+from upscale.errors import TargetError
 from upscale.targets.prices import BUILT_IN, Prices
-from upscale.targets.pricing import Pricing
-from upscale.targets.target import ITEM_BYTES, RUNTIMES, Target
+from upscale.targets.target import ITEM_BYTES, RUNTIMES, Pricing, Target
 from upscale.tools.optional_packages import MissingPackageError
 
 
@@ -103,3 +113,85 @@ def example_for(target: Target, example: Example) -> Example:
         return x.contiguous(memory_format=torch.channels_last) if last and x.dim() == 4 else x
 
     return example.copied().map(laid_out)
+
+
+_computing = threading.RLock()
+
+
+@contextmanager
+def computing_on(threads: int) -> Iterator[None]:
+    """Let torch compute on so many threads for a while.
+
+    That is a setting of the whole process, so whoever sets it takes turns: two at once would each
+    put back what the other had set. What is timed should be alone, too.
+    """
+    with _computing:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def calibrate(target: Target, *, save: bool = True) -> Prices:
+    """Measure what operations cost where a target's runtime runs; a matter of seconds.
+
+    The result is kept in the user's cache directory, and plans use it from then on.
+    """
+    if target.device != "cpu":
+        raise TargetError(f"nothing is known of the device {target.device!r}; only cpu is")
+    runtime = runtime_of(target)
+    runtime.check_installed()
+    with computing_on(target.threads):
+        prices = runtime.measure(target)
+    if save:
+        _write(_key(target, runtime), prices)
+    return prices
+
+
+def pricing_for(example: Example, target: Target | None) -> Pricing:
+    """What to reckon with on a target; on one like the example, if none is given."""
+    like = target_like(example)
+    target = target or like
+    return runtime_of(target).pricing(target, prices_of(target), target.batch / like.batch)
+
+
+def prices_of(target: Target) -> Prices:
+    """The prices measured for a target on this machine, or its runtime's built-in ones."""
+    runtime = runtime_of(target)
+    try:
+        return Prices.from_json(_kept()[_key(target, runtime)])
+    except (ValueError, KeyError, TypeError, ImportError):
+        return runtime.built_in
+
+
+def _kept() -> dict[str, Any]:
+    """All calibrations that are kept, whatever they hold."""
+    try:
+        kept = json.loads(cache_path().read_text())
+    except (OSError, ValueError):
+        kept = None
+    return kept if isinstance(kept, dict) else {}
+
+
+def cache_path() -> Path:
+    """The file in which calibrations are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "upscale" / "costs.json"
+
+
+def _key(target: Target, runtime: Runtime) -> str:
+    """What prices depend on: machine, version, and the target but for its batch and format."""
+    machine = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {platform.node()}"
+    where = f"{target.runtime} {target.device} {target.dtype} {target.threads}"
+    return f"{machine}; {runtime.version()}; {where}"
+
+
+def _write(key: str, prices: Prices) -> None:
+    """Add prices to the cache; whoever reads it meanwhile sees the old file or the new one."""
+    path = cache_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as stream:
+        json.dump(_kept() | {key: asdict(prices)}, stream, indent=2)
+    Path(stream.name).replace(path)

@@ -10,11 +10,11 @@ from torch import nn
 
 from upscale.capture import Example
 from upscale.errors import VerificationError
+from upscale.verify.inputs import Inputs, find_inputs, finite_share, makes_sense
 from upscale.verify.judging import Comparison, Judge, Result
 from upscale.verify.responding import Layers, touched
 from upscale.verify.result import Verified
 from upscale.verify.running import Runner
-from upscale.verify.trying import Inputs, find_inputs, finite_share, makes_sense
 
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 Maker = Callable[[], nn.Module]

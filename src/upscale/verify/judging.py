@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from upscale.verify.differing import difference, is_inexact, plain
-from upscale.verify.naming import path_in, tensors
+from upscale.verify.inputs import Inputs, finite_share, makes_sense
 from upscale.verify.result import NAMES_SHOWN, Verified
 from upscale.verify.running import Runner, in_precision, signs
-from upscale.verify.trying import Inputs, finite_share, makes_sense
+from upscale.verify.tensors import difference, is_inexact, path_in, plain, tensors
 
 # Rounding is estimated by disturbing every number once; sums round more often than that.
 TIMES_NOISE = 8

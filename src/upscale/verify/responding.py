@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from upscale.capture import Example
 from upscale.oracle import layers_of
-from upscale.verify.differing import difference, is_inexact
-from upscale.verify.naming import path_in, tensors
 from upscale.verify.result import TOLERANCE
 from upscale.verify.running import Runner, signs
+from upscale.verify.tensors import difference, is_inexact, path_in, tensors
 
 # What a call may keep for its gradients; above, and for lack of gradients, weights are disturbed.
 MOST_KEPT_BYTES = 2**29

@@ -13,8 +13,8 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from upscale.capture import Example, OwnDraws, leaves_of, unwarned
-from upscale.verify.differing import is_inexact
 from upscale.verify.result import TOLERANCE
+from upscale.verify.tensors import is_inexact
 
 # How many roundings of the coarsest numbers a result may be off by, however few it sums.
 ROUNDINGS = 4

@@ -11,8 +11,8 @@ import torch
 
 from tests.lab.sweep import fakes
 from upscale.lab.sweep.locks import holding
-from upscale.lab.sweep.pace import Pace
 from upscale.lab.sweep.records import Records
+from upscale.lab.sweep.running import Pace
 from upscale.sweep import Grid, GridError, Record, RecordsError, read_records, run
 from upscale.zoo import digits_data
 

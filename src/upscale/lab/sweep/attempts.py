@@ -1,4 +1,4 @@
-"""Attempts: one cell measured, come what may; the outcome is a record."""
+"""Attempts: which cell a worker should take next, and that one measured, come what may."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,44 @@ from upscale import __version__
 from upscale.errors import UpscaleError
 from upscale.lab.sweep.cells import Cell, GridError
 from upscale.lab.sweep.deadlines import TimedOut, deadline
-from upscale.lab.sweep.jobs import Job
 from upscale.lab.sweep.locks import cores
 from upscale.lab.sweep.metrics import Metric, metric_of
 from upscale.lab.sweep.records import Record
 from upscale.lab.sweep.trials import Memory, Trial
 from upscale.tools.quiet import unwarned
+
+LOOK_AHEAD = 64
+
+
+@dataclass(slots=True)
+class Job:
+    """A cell, and the how-manieth attempt at it this is."""
+
+    cell: Cell
+    attempts: int = 1
+
+
+def next_job(todo: deque[Job], before: Cell | None) -> Job:
+    """The job that can use the most of what a worker still has from the cell before."""
+    if before is None:
+        return todo.popleft()
+    ahead = range(min(LOOK_AHEAD, len(todo)))
+    best = max(ahead, key=lambda place: (_in_common(todo[place].cell, before), -place))
+    job = todo[best]
+    del todo[best]
+    return job
+
+
+def _in_common(one: Cell, other: Cell) -> int:
+    """0: another model; then a step up for the same model, criterion and selection."""
+    steps = (
+        ("model", "weights", "seed"),
+        ("importance", "sample", "side", "constraint", "segments", "shape"),
+        ("amount", "of", "scope", "slack"),
+    )
+    alike = (all(getattr(one, name) == getattr(other, name) for name in names) for names in steps)
+    return len(list(takewhile(bool, alike)))
+
 
 MOST_TRIES = 2
 BEGUN, WAITING = "begun", "waiting"

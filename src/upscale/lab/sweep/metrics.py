@@ -12,8 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from upscale.lab.sources import SourceError, imported
 from upscale.lab.sweep.trials import Trial
-from upscale.targets.memory import peak_bytes, profiled_peak_bytes
-from upscale.targets.racing import race_models
+from upscale.targets.racing import peak_bytes, profiled_peak_bytes, race_models
 
 Result = Mapping[str, Any]
 # Who runs against the unpruned model, and the method that exports it.

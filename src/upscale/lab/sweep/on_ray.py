@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from upscale.errors import UpscaleError
-from upscale.lab.sweep.attempts import again_or_lost, attempt, failure
+from upscale.lab.sweep.attempts import Job, again_or_lost, attempt, failure, next_job
 from upscale.lab.sweep.cells import Cell
 from upscale.lab.sweep.deadlines import deadly_deadline
-from upscale.lab.sweep.jobs import Job, next_job
 from upscale.lab.sweep.records import Record
 from upscale.lab.sweep.trials import Memory
 from upscale.tools.optional_packages import MissingPackageError

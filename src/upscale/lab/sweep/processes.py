@@ -16,10 +16,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from upscale.lab.sweep.attempts import BEGUN, Note, again_or_lost, attempt, failure
+from upscale.lab.sweep.attempts import BEGUN, Job, Note, again_or_lost, attempt, failure, next_job
 from upscale.lab.sweep.cells import Cell
 from upscale.lab.sweep.deadlines import TimedOut
-from upscale.lab.sweep.jobs import Job, next_job
 from upscale.lab.sweep.records import Record
 from upscale.lab.sweep.trials import Memory
 

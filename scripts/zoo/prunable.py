@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from torch import fx, nn
 
 from upscale.capture import Captured
-from upscale.channels import Flags, positions
 from upscale.flow.channel_flow import ChannelFlow, Step
-from upscale.flow.liveness import find_live
-from upscale.flow.relations import Line
 from upscale.model.layers import layers, weight_names, weight_of
 from upscale.names import Parameter
 from upscale.ops.table import facets
+from upscale.pruning.survey import needed_rows
 
 
 def attends(captured: Captured) -> bool:
@@ -40,11 +38,6 @@ def prunable_weights(flow: ChannelFlow) -> frozenset[str]:
         if (layer.channelwise or layer.read not in flow.classes) and needed[layer.out].all()
     }
     return frozenset({layer.layer for _, layer in flow.layers} - stuck)
-
-
-def needed_rows(flow: ChannelFlow) -> Mapping[Line, Flags]:
-    """What is live of every line when all layers drop all their columns."""
-    return find_live(flow, {layer.layer: positions(()) for _, layer in flow.layers}).lines
 
 
 def prunable_share(model: nn.Module, flow: ChannelFlow, unreached: set[str]) -> float:
