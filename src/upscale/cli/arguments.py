@@ -15,6 +15,7 @@ from torch import Tensor
 from upscale import __version__
 from upscale.errors import UpscaleError
 from upscale.lab.sources import HELP
+from upscale.lab.sweep.cells import SHAPE, sizes_of
 from upscale.lab.sweep.running import PLACES
 from upscale.selected.amounts import Amount, Latency, Macs, Parameters
 from upscale.selection.importance import BY_WEIGHT
@@ -133,7 +134,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", help=HELP)
     about = "a state_dict in safetensors or torch.save's format; random weights if not given"
     add("--weights", type=Path, metavar="FILE", help=about)
-    add("--shape", default="1,3,224,224", help="of the input; 1,3,224,224 if not said")
+    add("--shape", default=SHAPE, help=f"of the input; {SHAPE} if not said")
     _add_target(parser)
 
 
@@ -261,8 +262,8 @@ def example_of(arguments: argparse.Namespace) -> Tensor:
     return x
 
 
-def _sizes(shape: str) -> list[int]:
-    sizes = [_decimal(size) for size in shape.split(",")]
-    if min(sizes) < 1:
-        raise ArgumentsError(f"--shape is {shape!r}; it must be sizes such as 1,3,224,224")
+def _sizes(shape: str) -> tuple[int, ...]:
+    sizes = sizes_of(shape)
+    if not sizes:
+        raise ArgumentsError(f"--shape is {shape!r}; it must be sizes such as {SHAPE}")
     return sizes

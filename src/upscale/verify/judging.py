@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from upscale.verify.inputs import Inputs, finite_share, makes_sense
 from upscale.verify.result import NAMES_SHOWN, Verified
 from upscale.verify.running import Runner, in_precision, signs
-from upscale.verify.tensors import difference, is_inexact, path_in, plain, tensors
+from upscale.verify.tensors import aliases, difference, is_inexact, path_in, plain, tensors
 
 # Rounding is estimated by disturbing every number once; sums round more often than that.
 TIMES_NOISE = 8
@@ -158,10 +158,7 @@ class Judge:
 
     def _written(self, last: Comparison) -> Iterator[tuple[str, str | None]]:
         """The buffers that either model wrote to, and their names in the export."""
-        aliases: dict[int, list[str]] = {}
-        for name, tensor in self.masked.named_buffers(remove_duplicate=False):
-            aliases.setdefault(id(tensor), []).append(name)
-        for names in aliases.values():
+        for names in aliases(self.masked.named_buffers(remove_duplicate=False)).values():
             name = names[0]
             found = (path_in(self.exported, own) for own in names)
             paths = [path for path in found if path in last.ours.buffers]

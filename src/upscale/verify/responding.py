@@ -14,7 +14,7 @@ from upscale.capture import Example
 from upscale.oracle import layers_of
 from upscale.verify.result import TOLERANCE
 from upscale.verify.running import Runner, signs
-from upscale.verify.tensors import difference, is_inexact, path_in, tensors
+from upscale.verify.tensors import aliases, difference, is_inexact, path_in, tensors
 
 # What a call may keep for its gradients; above, and for lack of gradients, weights are disturbed.
 MOST_KEPT_BYTES = 2**29
@@ -33,10 +33,7 @@ def touched(exported: nn.Module, masked: nn.Module) -> Layers:
 
     Layers that are not in the export at all are none of them: nothing is left to test.
     """
-    theirs, ours = tensors(masked), tensors(exported)
-    names: dict[int, list[str]] = {}
-    for name, tensor in theirs.items():
-        names.setdefault(id(tensor), []).append(name)
+    names, ours = aliases(tensors(masked).items()), tensors(exported)
     first = {id(weight): name for name, weight in masked.named_parameters()}
 
     def differs(weight: Tensor) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +12,14 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer, by every name it has."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     return parameters | dict(model.named_buffers(remove_duplicate=False))
+
+
+def aliases(named: Iterable[tuple[str, Tensor]]) -> dict[int, list[str]]:
+    """All names of each tensor, by its identity."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in named:
+        names.setdefault(id(tensor), []).append(name)
+    return names
 
 
 def path_in(exported: nn.Module, path: str) -> str:

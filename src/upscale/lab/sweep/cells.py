@@ -85,7 +85,7 @@ class Cell:
         check(lambda v: _is_whole(v) and v >= 1, "a whole number >= 1", "threads", "runs")
         check(lambda v: _is_whole(v) and v >= 0, "a whole number >= 0", "seed")
         check(lambda v: v is None or (_is_whole(v) and v > 0), "a number > 0", "images")
-        check(_is_shape, f"sizes such as {SHAPE}", "shape")
+        check(sizes_of, f"sizes such as {SHAPE}", "shape")
         told = "a share from 0 up to, not with, 1"
         check(lambda v: is_number(v) and 0 <= v < 1, told, "amount")
         told = "a number of seconds > 0, or none"
@@ -113,7 +113,7 @@ class Cell:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The shape of the example."""
-        return tuple(int(size) for size in self.shape.split(","))
+        return sizes_of(self.shape)
 
     def settled(self) -> Cell:
         """The same cell, with defaults wherever a setting makes no difference to it."""
@@ -160,6 +160,8 @@ def is_number(value: Any) -> bool:
     return number and abs(value) <= sys.float_info.max
 
 
-def _is_shape(value: Any) -> bool:
-    sizes = value.split(",") if isinstance(value, str) else [""]
-    return all(size.isascii() and size.isdecimal() and int(size) > 0 for size in sizes)
+def sizes_of(shape: Any) -> tuple[int, ...]:
+    """The sizes that a text such as `1,3,224,224` says; none, if it says anything else."""
+    sizes = shape.split(",") if isinstance(shape, str) else [""]
+    fits = all(size.isascii() and size.isdecimal() and int(size) > 0 for size in sizes)
+    return tuple(map(int, sizes)) if fits else ()

@@ -14,9 +14,8 @@ from torch.nn import functional as F
 
 from upscale import api
 from upscale.errors import AmountWarning
-from upscale.lab.sources import find_model, imported
+from upscale.lab.sources import Pairs, find_data, find_model, imported
 from upscale.lab.sweep.cells import SELECTING, Cell, GridError
-from upscale.lab.sweep.data import Pairs, find_data
 from upscale.lab.zero_copy import wrong_numbers_zero_copy
 from upscale.planning import Plan
 from upscale.selected.amounts import Amount, Macs, Parameters
