@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from benchmarks.cifar import CifarResNet, images, trained
+from benchmarks.cifar import CifarResNet, Classes, Pixels, images, mosaics, trained
 
 DATA = Path(os.environ.get("UPSCALE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-TEST, TRAIN, PART, SAMPLE, BATCH = 10_000, 20_000, 1_000, 500, 100
+TEST, TRAIN, PART, SAMPLE, BATCH = 10_000, 50_000, 1_000, 500, 100
 # Where test images are found, by how many.
 TESTS = {
     TEST: "paper.cifar:test",
@@ -62,6 +62,11 @@ def _batches(split: str, count: int) -> list[tuple[Tensor, Tensor]]:
     # In this layout, and in batches that caches hold, networks take half the time.
     pictures = pictures.contiguous(memory_format=torch.channels_last)
     return list(zip(pictures.split(BATCH), labels.split(BATCH), strict=True))
+
+
+def training_pixels() -> tuple[Pixels, Classes]:
+    """All training images as bytes, and their classes."""
+    return mosaics(DATA, "train")
 
 
 def training() -> Dataset[tuple[Tensor, Tensor]]:

@@ -7,7 +7,9 @@ less than two megabytes of weights in half precision. `python -m paper.train_sub
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +19,16 @@ from torch import Tensor, nn
 
 WEIGHTS = Path(__file__).resolve().parent / "weights"
 CLASSES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How weights came about: what was spent on them, what they reach, what they weigh."""
+
+    epochs: int
+    minutes: float
+    top1: float
+    bytes: int
 
 
 class ConvNorm(nn.Sequential):
@@ -96,10 +108,10 @@ class Fire(nn.Module):
 
 
 def build_squeezenet() -> nn.Module:
-    """Eight fire modules at three resolutions."""
+    """Seven fire modules at three resolutions."""
     parts: list[nn.Module] = [ConvNorm(3, 32), nn.MaxPool2d(2)]
     width = 32
-    stages = (((16, 32), (16, 32)), ((32, 64), (32, 64), (32, 64)), ((48, 96), (48, 96), (64, 128)))
+    stages = (((24, 48), (32, 64)), ((48, 96), (48, 96), (64, 128)), ((64, 128), (96, 192)))
     for stage, fires in enumerate(stages):
         parts += [nn.MaxPool2d(2)] if stage else []
         for squeezed, expanded in fires:
@@ -260,8 +272,16 @@ def widened(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def trained_names() -> list[str]:
-    """The networks whose weights are there."""
-    return [name for name in BUILDERS if weights_of(name).is_file()]
+    """The networks that are trained as they are built here: weights are there, and how they came.
+
+    Weights of a network as it was once built have no such account, and are not taken.
+    """
+    return [name for name in BUILDERS if weights_of(name).with_suffix(".json").is_file()]
+
+
+def training_of(name: str) -> Training:
+    """How a network's weights came about."""
+    return Training(**json.loads(weights_of(name).with_suffix(".json").read_text()))
 
 
 def weights_of(name: str) -> Path:
