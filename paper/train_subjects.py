@@ -32,7 +32,15 @@ from benchmarks.cifar import Classes, Pixels, normalised
 from paper import cifar, subjects
 
 RATE, MOMENTUM, DECAY, BATCH, RISE, SMOOTHING = 0.2, 0.9, 5e-4, 128, 0.2, 0.1
-PADDING, EPOCHS = 4, 20
+PADDING = 4
+EPOCHS = {
+    "densenet": 24,
+    "squeezenet": 20,
+    "mobilenet_v2": 24,
+    "mobilenet_v3": 24,
+    "efficientnet": 24,
+    "inception": 20,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +187,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(subjects.BUILDERS))
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--epochs", type=int, help="if not those of each network")
     parser.add_argument("--threads", type=int, default=1)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument("--state", type=Path, default=cache / "upscale" / "subjects")
@@ -198,8 +206,8 @@ def main() -> int:
     quick = arguments.quick
     images = Shaken(*cifar.training_pixels(), seed=0)
     test = cifar.some_test() if quick else cifar.test()
-    epochs, most = (1, 2) if quick else (arguments.epochs, None)
     for name in arguments.names or subjects.BUILDERS:
+        epochs, most = (1, 2) if quick else (arguments.epochs or EPOCHS[name], None)
         torch.manual_seed(0)
         model = subjects.BUILDERS[name]()
         state = arguments.state / f"{name}{'-quick' if quick else ''}.pt"
