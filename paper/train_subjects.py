@@ -28,11 +28,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.cifar import Classes, Pixels, normalised
-from paper import cifar, subjects
+from benchmarks.data import DATA, Classes, Pixels, mosaics, normalised
+from paper import lossless, subjects
+from paper.lossless import PADDING, padded
 
 RATE, MOMENTUM, DECAY, BATCH, RISE, SMOOTHING = 0.2, 0.9, 5e-4, 128, 0.2, 0.1
-PADDING = 4
 EPOCHS = {
     "densenet": 24,
     "squeezenet": 20,
@@ -62,15 +62,14 @@ def side_at(done: float, whole: int) -> int:
     return 3 * whole // 4 if done < 0.5 else whole
 
 
-class Shaken:
+class Shuffled:
     """Pictures as bytes, taken in batches: moved by up to four pixels, mirrored every other epoch.
 
     Which epoch mirrors a picture is drawn once: two epochs in a row show it both ways.
     """
 
     def __init__(self, pixels: Pixels, labels: Classes, seed: int) -> None:
-        around = ((0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0))
-        self.pixels, self.labels = np.pad(pixels, around, mode="reflect"), labels
+        self.pixels, self.labels = padded(pixels), labels
         self.coins = np.random.default_rng(seed).integers(0, 2, len(labels))
         self.side, self.seed = pixels.shape[1], seed
 
@@ -90,7 +89,7 @@ class Shaken:
 
 
 def train(
-    model: nn.Module, images: Shaken, epochs: int, state: Path, *, most_batches: int | None = None
+    model: nn.Module, images: Shuffled, epochs: int, state: Path, *, most_batches: int | None = None
 ) -> Iterator[Spent]:
     """Train in place; after each epoch what it came to, when the state is written."""
     laid_out: Any = model  # annotations of `to` know nothing of memory formats
@@ -171,7 +170,7 @@ def top1(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> float:
 
 def table() -> str:
     """A line for each trained network: top-1, measured now, minutes of training, and size."""
-    test = cifar.test()
+    test = lossless.test()
     lines = ["| network | top-1 of 10,000 | minutes | epochs | MB |", "|---|---|---|---|---|"]
     for name in subjects.trained_names():
         how = subjects.training_of(name)
@@ -204,8 +203,8 @@ def main() -> int:
         print(table())
         return 0
     quick = arguments.quick
-    images = Shaken(*cifar.training_pixels(), seed=0)
-    test = cifar.some_test() if quick else cifar.test()
+    images = Shuffled(*mosaics(DATA, "train"), seed=0)
+    test = lossless.some_test() if quick else lossless.test()
     for name in arguments.names or subjects.BUILDERS:
         epochs, most = (1, 2) if quick else (arguments.epochs or EPOCHS[name], None)
         torch.manual_seed(0)
