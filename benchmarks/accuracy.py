@@ -1,5 +1,7 @@
 """What constraints cost: `python benchmarks/accuracy.py [--data DIR] [--images N] [--report]`.
 
+`--unpruned --images 10000` measures the networks as they are, and nothing else.
+
 Top-1 of trained CIFAR-10 ResNets after pruning, without training: five criteria, three
 constraints, both sides, shares of parameters from 0 to 60%. Each result is a line of
 `benchmarks/results/accuracy.jsonl`; results already there are not measured again, so a run that
@@ -24,7 +26,8 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from cifar import images, trained
+from cifar import trained
+from data import DATA, images
 from torch import Tensor, nn
 
 import upscale
@@ -43,6 +46,8 @@ REGIMES = (
 )
 SHARES = (0.05, 0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50, 0.60)
 SLACK = 0.1
+# What accuracy is measured on; part of a cell, so that records of other data are not taken for it.
+LOSSLESS = "CIFAR-10"
 BATCH = 250
 EXAMPLE = torch.zeros(1, 3, 32, 32)
 
@@ -57,6 +62,7 @@ class Cell:
     constraint: str
     share: float
     images: int
+    data: str = LOSSLESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +76,15 @@ class Record:
     seconds: float
 
 
-def cells(depths: Sequence[int], count: int) -> Iterator[Cell]:
-    """All settings, those that answer the first questions first."""
+def unpruned(depths: Sequence[int], count: int) -> Iterator[Cell]:
+    """The networks as they are."""
     for depth in depths:
         yield Cell(f"ResNet-{depth}", "l1", "input", "none", 0.0, count)
+
+
+def cells(depths: Sequence[int], count: int) -> Iterator[Cell]:
+    """All settings, those that answer the first questions first."""
+    yield from unpruned(depths, count)
     everything = [
         Cell(f"ResNet-{depth}", importance, side, constraint, share, count)
         for depth in depths
@@ -176,7 +187,7 @@ def recovered(records: dict[Cell, Record], model: str, count: int) -> tuple[floa
 
 def report(records: dict[Cell, Record], count: int) -> str:
     """The tables in markdown, and what can be read off them."""
-    done = {cell: r for cell, r in records.items() if cell.images == count}
+    done = {cell: r for cell, r in records.items() if (cell.images, cell.data) == (count, LOSSLESS)}
     lines = ["# What constraints cost", "", *HEADER.format(count=count).splitlines(), ""]
     models = sorted({cell.model for cell in done})
     for model in models:
@@ -204,7 +215,7 @@ def report(records: dict[Cell, Record], count: int) -> str:
 
 HEADER = """\
 Written by `python benchmarks/accuracy.py --report` from `benchmarks/results/accuracy.jsonl`: top-1
-in percent on {count} test images of CIFAR-10 (as JPEG), after pruning the given share of the
+in percent on {count} test images of CIFAR-10, after pruning the given share of the
 weights of all convolutions and linears, without any training. `contiguous` has a slack of 10%.
 L1, L2, FPGM and HRank take the same share of every layer, LAMP one threshold for all; HRank looks
 at 500 training images. A dash is a setting not measured yet."""
@@ -323,10 +334,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--images", type=int, default=1000, help="test images; 5000 is recorded")
     parser.add_argument("--depths", type=int, nargs="+", default=[56, 20])
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long")
+    parser.add_argument("--unpruned", action="store_true", help="only the networks as they are")
     parser.add_argument("--part", default="1/1", help="of several processes, which one this is")
     parser.add_argument("--report", action="store_true", help="measure nothing, write the report")
     arguments = parser.parse_args()
@@ -338,7 +350,11 @@ def main() -> int:
     if arguments.report:
         (ROOT / "docs" / "accuracy.md").write_text(text + "\n")
         plot(
-            {cell: r for cell, r in records.items() if cell.images == arguments.images},
+            {
+                cell: r
+                for cell, r in records.items()
+                if (cell.images, cell.data) == (arguments.images, LOSSLESS)
+            },
             arguments.images,
             ROOT / "docs" / "images",
         )
@@ -356,7 +372,8 @@ def run(arguments: argparse.Namespace) -> None:
     criteria: dict[tuple[str, str], Remembered] = {}
     begun = time.monotonic()
     RECORDS.parent.mkdir(exist_ok=True)
-    todo = list(cells(arguments.depths, arguments.images))[part - 1 :: parts]
+    settings = unpruned if arguments.unpruned else cells
+    todo = list(settings(arguments.depths, arguments.images))[part - 1 :: parts]
     for number, cell in enumerate(todo, start=1):
         if arguments.minutes and time.monotonic() - begun > 60 * arguments.minutes:
             break

@@ -1,19 +1,12 @@
-"""CIFAR-10 and the trained ResNets of He et al., section 4.2, from a directory of both."""
+"""The CIFAR-10 ResNets of He et al., section 4.2, trained."""
 
 from __future__ import annotations
 
-import io
-import zipfile
 from pathlib import Path
 
-import numpy as np
-import torch
-from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Block(nn.Module):
@@ -60,19 +53,3 @@ def trained(depth: int, data: Path) -> CifarResNet:
     model = CifarResNet(depth).eval()
     model.load_state_dict(load_file(data / f"resnet{depth}-cifar10.safetensors"))
     return model
-
-
-def images(data: Path, split: str, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """So many images of a split drawn by a seed, normalised, and their classes."""
-    with zipfile.ZipFile(data / "cifar10-jpeg.zip") as archive:
-        names = sorted(n for n in archive.namelist() if f"{split}/" in n and n.endswith(".jpg"))
-        classes = sorted({name.split("/")[-2] for name in names})
-        order = np.random.default_rng(seed).permutation(len(names))[:count]
-        pictures, labels = [], []
-        for index in order.tolist():
-            picture = Image.open(io.BytesIO(archive.read(names[index]))).convert("RGB")
-            pictures.append(np.asarray(picture))
-            labels.append(classes.index(names[index].split("/")[-2]))
-    pixels = torch.from_numpy(np.stack(pictures)).float().permute(0, 3, 1, 2) / 255
-    mean, deviation = (torch.tensor(v)[:, None, None] for v in (MEAN, DEVIATION))
-    return ((pixels - mean) / deviation).contiguous(), torch.tensor(labels)

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 from cifar import trained
+from data import DATA
 from torch import Tensor, fx, nn
 
 import upscale
@@ -284,7 +285,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller models")
-    parser.add_argument("--data", type=Path, default=ROOT / "../shared/data", help="weights")
+    parser.add_argument("--data", type=Path, default=DATA, help="weights")
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--write", action="store_true", help="write docs/copies.md")
     arguments = parser.parse_args()

@@ -10,8 +10,9 @@ import argparse
 from pathlib import Path
 
 import torch
-from accuracy import EXAMPLE, ROOT, top1
-from cifar import images, trained
+from accuracy import EXAMPLE, top1
+from cifar import trained
+from data import DATA, images
 
 import upscale
 
@@ -23,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--depth", type=int, default=20)
     parser.add_argument("--images", type=int, default=2000, help="test images")
     arguments = parser.parse_args()

@@ -21,6 +21,7 @@ from typing import Any
 import accuracy
 import torch
 from cifar import trained
+from data import DATA
 from latency import FORMATS, mean, scripted_like
 
 import upscale
@@ -186,7 +187,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--quick", action="store_true", help="one model, two shares, few runs")
     parser.add_argument("--runs", type=int, default=20, help="runs behind each median")
     parser.add_argument("--write", action="store_true", help="write the page and the record")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from paper import cifar
+from paper import lossless
 from upscale.cli.progress import Progress
 from upscale.lab.sweep.running import PLACES, Pace
 from upscale.sweep import Cell, Grid, Record, read_records, run
@@ -59,7 +59,7 @@ def parse(about: str | None) -> argparse.Namespace:
     parser.add_argument(
         "--images",
         type=int,
-        choices=cifar.TESTS,
+        choices=lossless.TESTS,
         help="how many test images of CIFAR-10 accuracy is measured on",
     )
     parser.add_argument("--on", choices=PLACES, default="local")

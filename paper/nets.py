@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from paper import cifar, subjects
+from paper import cifar, lossless, subjects
 from paper.common import chosen
 
 IMAGENET = (
@@ -74,7 +74,13 @@ def nets(arguments: argparse.Namespace) -> list[Net]:
         )
     names = list(there)
     return [
-        Net(name, *there[name], "1,3,32,32", cifar.TESTS[_count(arguments)], "paper.cifar:sample")
+        Net(
+            name,
+            *there[name],
+            "1,3,32,32",
+            lossless.TESTS[_count(arguments)],
+            "paper.lossless:sample",
+        )
         for name in chosen(arguments.models, names, few=names[:1] if quick else names)
     ]
 
@@ -84,8 +90,8 @@ def images_of(arguments: argparse.Namespace) -> str:
     if arguments.imagenet is not None:
         return "ImageNet"
     count = _count(arguments)
-    return "CIFAR-10" if count == cifar.TEST else f"CIFAR-10, {count:,} images"
+    return "CIFAR-10" if count == lossless.TEST else f"CIFAR-10, {count:,} images"
 
 
 def _count(arguments: argparse.Namespace) -> int:
-    return arguments.images or (cifar.SAMPLE if arguments.quick else cifar.TEST)
+    return arguments.images or (lossless.SAMPLE if arguments.quick else lossless.TEST)

@@ -7,7 +7,9 @@ less than two megabytes of weights in half precision. `python -m paper.train_sub
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +19,16 @@ from torch import Tensor, nn
 
 WEIGHTS = Path(__file__).resolve().parent / "weights"
 CLASSES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How weights came about: what was spent on them, what they reach, what they weigh."""
+
+    epochs: int
+    minutes: float
+    top1: float
+    bytes: int
 
 
 class ConvNorm(nn.Sequential):
@@ -65,11 +77,11 @@ class Dense(nn.Module):
         return torch.cat([x, self.conv(self.relu(self.norm(x)))], dim=1)
 
 
-def build_densenet(growth: int = 12, layers: tuple[int, ...] = (6, 8, 8)) -> nn.Module:
-    """Three dense blocks with halving transitions between them."""
-    width = 2 * growth
+def build_densenet() -> nn.Module:
+    """Three dense blocks with halving transitions between them; the growth grows with the block."""
+    width = 32
     parts: list[nn.Module] = [ConvNorm(3, width), nn.MaxPool2d(2)]
-    for block, depth in enumerate(layers):
+    for block, (growth, depth) in enumerate(((24, 4), (32, 5), (48, 5))):
         if block:
             half = width // 2
             parts += [nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, half, 1, bias=False)]
@@ -96,10 +108,10 @@ class Fire(nn.Module):
 
 
 def build_squeezenet() -> nn.Module:
-    """Eight fire modules at three resolutions."""
+    """Seven fire modules at three resolutions."""
     parts: list[nn.Module] = [ConvNorm(3, 32), nn.MaxPool2d(2)]
     width = 32
-    stages = (((16, 32), (16, 32)), ((32, 64), (32, 64), (32, 64)), ((48, 96), (48, 96), (64, 128)))
+    stages = (((24, 48), (32, 64)), ((48, 96), (48, 96), (64, 128)), ((64, 128), (96, 192)))
     for stage, fires in enumerate(stages):
         parts += [nn.MaxPool2d(2)] if stage else []
         for squeezed, expanded in fires:
@@ -154,26 +166,26 @@ def build_mobilenet_v2() -> nn.Module:
     """Ten inverted residuals that widen four times."""
     parts: list[nn.Module] = [ConvNorm(3, 16, activation=nn.ReLU6), Inverted(16, 16, 16)]
     width = 16
-    for outputs, count, stride in ((24, 2, 2), (40, 3, 2), (64, 3, 2), (96, 1, 1)):
+    for outputs, count, stride in ((24, 2, 2), (48, 3, 2), (80, 3, 2), (112, 1, 1)):
         for turn in range(count):
             parts.append(Inverted(width, 4 * width, outputs, stride=stride if turn == 0 else 1))
             width = outputs
-    parts.append(ConvNorm(width, 256, 1, activation=nn.ReLU6))
-    return Classifier(nn.Sequential(*parts), 256)
+    parts.append(ConvNorm(width, 320, 1, activation=nn.ReLU6))
+    return Classifier(nn.Sequential(*parts), 320)
 
 
 def build_mobilenet_v3() -> nn.Module:
     """Inverted residuals with kernels of 3 and 5, hard-swish, and gates in the later half."""
     rows = (
-        (3, 32, 16, 1, False),
+        (3, 16, 16, 1, False),
         (3, 64, 24, 2, False),
         (3, 96, 24, 1, False),
-        (5, 96, 40, 2, True),
-        (5, 160, 40, 1, True),
-        (5, 160, 40, 1, True),
-        (3, 200, 64, 2, True),
-        (3, 256, 64, 1, True),
-        (5, 256, 64, 1, True),
+        (5, 96, 48, 2, True),
+        (5, 192, 48, 1, True),
+        (5, 192, 48, 1, True),
+        (3, 192, 80, 2, True),
+        (3, 320, 80, 1, True),
+        (5, 320, 80, 1, True),
     )
     parts: list[nn.Module] = [ConvNorm(3, 16, activation=nn.Hardswish)]
     width = 16
@@ -193,9 +205,9 @@ def build_efficientnet() -> nn.Module:
     stages = (
         (1, 16, 1, 1, 3),
         (4, 24, 2, 2, 3),
-        (4, 40, 2, 2, 5),
-        (4, 64, 3, 2, 3),
-        (4, 96, 1, 1, 5),
+        (4, 48, 2, 2, 5),
+        (4, 80, 3, 2, 3),
+        (4, 112, 1, 1, 5),
     )
     for widens, outputs, count, stride, kernel in stages:
         for turn in range(count):
@@ -229,7 +241,7 @@ def build_inception() -> nn.Module:
     """Seven modules of four branches at three resolutions."""
     parts: list[nn.Module] = [ConvNorm(3, 32), nn.MaxPool2d(2)]
     width = 32
-    for stage, (own, count) in enumerate(((16, 2), (32, 3), (48, 2))):
+    for stage, (own, count) in enumerate(((16, 2), (32, 3), (64, 2))):
         parts += [nn.MaxPool2d(2)] if stage else []
         for _ in range(count):
             parts.append(Inception(width, own))
@@ -260,8 +272,16 @@ def widened(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def trained_names() -> list[str]:
-    """The networks whose weights are there."""
-    return [name for name in BUILDERS if weights_of(name).is_file()]
+    """The networks that are trained as they are built here: weights are there, and how they came.
+
+    Weights of a network as it was once built have no such account, and are not taken.
+    """
+    return [name for name in BUILDERS if weights_of(name).with_suffix(".json").is_file()]
+
+
+def training_of(name: str) -> Training:
+    """How a network's weights came about."""
+    return Training(**json.loads(weights_of(name).with_suffix(".json").read_text()))
 
 
 def weights_of(name: str) -> Path:

@@ -47,9 +47,9 @@ PRESETS = {
 }
 # The training images that belong to the images which accuracy is measured on.
 TRAINING = {
-    "paper.cifar:test": "paper.cifar:training",
-    "paper.cifar:part_of_test": "paper.cifar:part_of_training",
-    "paper.cifar:some_test": "paper.cifar:some_training",
+    "paper.lossless:test": "paper.lossless:training",
+    "paper.lossless:part_of_test": "paper.lossless:part_of_training",
+    "paper.lossless:some_test": "paper.lossless:some_training",
     "paper.imagenet:validation": "paper.imagenet:training",
     "paper.imagenet:some_validation": "paper.imagenet:some_training",
 }
@@ -84,7 +84,7 @@ def main() -> int:
     preset = PRESETS[arguments.preset]
     if arguments.folder is not None:
         os.environ["UPSCALE_IMAGENET"] = str(arguments.folder)
-    where = "paper.cifar" if arguments.folder is None else "paper.imagenet"
+    where = "paper.lossless" if arguments.folder is None else "paper.imagenet"
     some = "some_" if arguments.quick else ""
     data = f"{where}:{some}{'test' if arguments.folder is None else 'validation'}"
     cell = Cell(

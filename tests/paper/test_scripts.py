@@ -28,11 +28,9 @@ from paper import (
     tables,
     tradeoff,
 )
-from paper.cifar import Shaken
-from paper.common import NEARLY_ALL, STEPS, ahead, chosen, paper_number, table
-from paper.train_subjects import train
+from paper.common import NEARLY_ALL, ROOT, STEPS, ahead, chosen, paper_number, table
 from upscale.lab.sweep.metrics import metric_of
-from upscale.sweep import Cell, Trial
+from upscale.sweep import Cell, Trial, read_records
 
 RACE: dict[str, Any] = {
     f"{name}_{what}": value
@@ -122,6 +120,26 @@ def test_fewer_test_images_are_other_cells(monkeypatch: pytest.MonkeyPatch) -> N
     assert not {*cells(accuracy, few)} & {*cells(accuracy, every)}
     assert nets.images_of(few) == "CIFAR-10, 1,000 images"
     assert nets.images_of(every) == "CIFAR-10"
+
+
+def test_no_record_of_the_jpeg_copy_is_taken_for_one_of_the_lossless_images(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nets.cifar, "resnets", lambda: ["resnet20", "resnet56"])
+    monkeypatch.setattr(nets.subjects, "trained_names", lambda: list(subjects.BUILDERS))
+    few = told()
+    few.images = 1000
+    asked = {
+        cell
+        for script in (accuracy, constraints, input_output, tradeoff, fine_tuned)
+        for cell in cells(script, few)
+        if cell.model.startswith(("paper.cifar:", "paper.subjects:"))
+    }
+    assert asked
+    assert all(str(cell.sample).startswith("paper.lossless:") for cell in asked)
+    recorded = {record.cell for record in read_records(ROOT / "paper" / "records.sqlite")}
+    of_jpeg = {cell for cell in recorded if str(cell.sample).startswith("paper.cifar:")}
+    assert not asked & of_jpeg
 
 
 def cells(script: Any, arguments: argparse.Namespace) -> Iterator[Cell]:
@@ -269,22 +287,6 @@ def test_a_table_shows_what_is_absent_as_a_dash() -> None:
     assert table(["a", "b"], [(1.25, None)]).splitlines()[-1] == "| 1.2 | – |"
 
 
-def test_training_that_was_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> None:
-    def net() -> torch.nn.Module:
-        torch.manual_seed(0)
-        return subjects.Classifier(subjects.ConvNorm(3, 4, stride=4), 4)
-
-    generator = torch.Generator().manual_seed(0)
-    pictures = torch.randn(256, 3, 8, 8, generator=generator)
-    images = Shaken(pictures, torch.randint(0, 10, (256,), generator=generator))
-    whole, stopped, resumed = net(), net(), net()
-    losses = list(train(whole, images, 3, tmp_path / "whole.pt"))
-    next(train(stopped, images, 3, tmp_path / "stopped.pt"))
-    assert list(train(resumed, images, 3, tmp_path / "stopped.pt")) == losses[1:]
-    for name, own in whole.state_dict().items():
-        assert torch.equal(own, resumed.state_dict()[name]), name
-
-
 def test_accuracies_after_each_epoch_stand_in_one_row() -> None:
     now = Cell("a:net", "accuracy", 0.5, importance="lamp", constraint="none")
     then = Cell("a:net", fine_tuned.TUNED, 0.5, importance="lamp", constraint="none")
@@ -404,7 +406,7 @@ def test_a_page_may_show_some_paragraphs_of_a_result(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", subjects.BUILDERS)
+@pytest.mark.parametrize("name", subjects.trained_names())
 def test_trained_subjects_are_exported_exactly(name: str) -> None:
     model = subjects.trained(name).double()
     x = torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
