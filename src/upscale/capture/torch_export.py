@@ -93,7 +93,9 @@ def _export(
     try:
         with export_turn(), quietly(), torch.enable_grad():
             kwargs = dict(example.kwargs)
-            program = torch.export.export(model, example.args, kwargs, dynamic_shapes=dynamic)
+            program = torch.export.export(
+                model, example.args, kwargs, dynamic_shapes=dynamic, strict=False
+            )
         return program, unpacking
     finally:
         if own is None:

@@ -18,6 +18,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from upscale.errors import StoreError
 from upscale.store.checks import Json, as_entry, as_identifier, as_integer, as_list, as_pairs
 from upscale.store.registry import CONSTANTS, function_named, name_of
+from upscale.tools.versions import tree_children
 
 DEVICE = re.compile(r"(cpu|meta|cuda|mps|xpu)(:\d{1,3})?")
 
@@ -102,7 +103,7 @@ def tree_to_json(spec: TreeSpec) -> Json:
     """The shape of a packed value."""
     if spec.is_leaf():
         return LEAF
-    inner = [tree_to_json(child) for child in spec.children()]
+    inner = [tree_to_json(child) for child in tree_children(spec)]
     if spec.type in (tuple, list):
         return {spec.type.__name__: inner}
     if spec.type in MAPPINGS.values():
@@ -137,6 +138,6 @@ def check_names(spec: TreeSpec) -> TreeSpec:
     """The shape of inputs, if every key in it can be the name of one: keys stand in the code."""
     for key in spec.context if spec.type in MAPPINGS.values() else ():
         as_identifier(key, "an input")
-    for child in spec.children():
+    for child in tree_children(spec):
         check_names(child)
     return spec
