@@ -106,20 +106,15 @@ def kept_columns(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
-    """A model without the masks that were put on it, and what output masks made zero.
+    """A model without the output masks that were put on it, and what they made zero.
 
     Masks of columns hold from call to call; an optimiser's step may have come after the last
-    one, so they are applied again. What is captured must not write to its weights in every call.
+    one, so they are applied again.
     """
     for own in model.modules():
         for hook in own._forward_pre_hooks.values():
             if isinstance(hook, HoldStored):
                 hook(own, ())
-    hooks = model._forward_pre_hooks
-    if any(isinstance(hook, HoldStored) for hook in hooks.values()):
-        model = copy.copy(model)  # its modules and parameters are the caller's own
-        plain = {key: hook for key, hook in hooks.items() if not isinstance(hook, HoldStored)}
-        model._forward_pre_hooks = type(hooks)(plain)
     gone = {name: held_channels(own) for name, own in model.named_modules() if _holds(own)}
     if not gone:
         return model, {}
