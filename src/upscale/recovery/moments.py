@@ -57,17 +57,6 @@ class Moments:
         names = [own.name for own in fields(self)]
         return Moments(*(getattr(self, name) + getattr(other, name) for name in names))
 
-    def of(self, columns: Tensor) -> Moments:
-        """The sums for some of the columns alone."""
-        return Moments(
-            self.count,
-            self.inputs[:, columns],
-            self.targets,
-            self.gram[:, columns][:, :, columns],
-            self.cross[:, columns],
-            self.energy,
-        )
-
     def reduced(self) -> Moments:
         """The sums over all processes, where there are several."""
         if dist.is_available() and dist.is_initialized():
