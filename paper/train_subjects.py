@@ -2,11 +2,13 @@
 
 On the 50,000 training images, by SGD with a rate that rises for a fifth of the steps and then falls
 to nothing. The first half of the epochs sees the middle three quarters of a side, which costs half
-as much. The state after each epoch is kept in the user's cache (`--state`), so that a run that was
-stopped goes on, from a fresh checkout too, and ends the same. When a network is done its weights,
-in half precision, are written to `paper/weights/`, and beside them how they came about: epochs,
-minutes over all runs, bytes, and top-1 of these very weights on the 10,000 test images.
-`--table` prints what is there; it measures top-1 again.
+as much. Beside the labels a network is taught what the trained ResNet-56 answers for each picture
+and its mirror image, worked out once. These answers and the state after each epoch are kept in the
+user's cache (`--state`), so that a run that was stopped goes on, from a fresh checkout too, and
+ends the same. When a network is done its weights, in half precision, are written to
+`paper/weights/`, and beside them how they came about: epochs, minutes over all runs, bytes, and
+top-1 of these very weights on the 10,000 test images. `--table` prints what is there; it measures
+top-1 again.
 """
 
 from __future__ import annotations
@@ -24,22 +26,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.cifar import trained
 from benchmarks.data import DATA, Classes, Pixels, mosaics, normalised
 from paper import lossless, subjects
 from paper.lossless import PADDING, padded
 
-RATE, MOMENTUM, DECAY, BATCH, RISE, SMOOTHING = 0.2, 0.9, 5e-4, 128, 0.2, 0.1
+RATE, MOMENTUM, DECAY, BATCH, RISE = 0.2, 0.9, 5e-4, 128, 0.2
+TEACHER, TAUGHT, TEMPERATURE = 56, 0.9, 4.0  # the ResNet, its share of the loss, how soft it is
 EPOCHS = {
-    "densenet": 24,
-    "squeezenet": 20,
-    "mobilenet_v2": 24,
-    "mobilenet_v3": 24,
-    "efficientnet": 24,
-    "inception": 20,
+    "densenet": 20,
+    "squeezenet": 24,
+    "mobilenet_v2": 20,
+    "mobilenet_v3": 20,
+    "efficientnet": 18,
+    "inception": 24,
 }
 
 
@@ -62,19 +66,56 @@ def side_at(done: float, whole: int) -> int:
     return 3 * whole // 4 if done < 0.5 else whole
 
 
+def answers(teacher: nn.Module, pixels: Pixels) -> Tensor:
+    """What a network answers for every picture, and for every mirror image: (2, N, classes)."""
+
+    def shown(mirrored: bool, start: int) -> Tensor:
+        pictures = normalised(pixels[start : start + BATCH])
+        pictures = pictures.flip(-1) if mirrored else pictures
+        answer: Tensor = teacher(pictures.contiguous(memory_format=torch.channels_last))
+        return answer
+
+    with torch.inference_mode():
+        both = [
+            torch.cat([shown(mirrored, start) for start in range(0, len(pixels), BATCH)])
+            for mirrored in (False, True)
+        ]
+        return torch.stack(both)
+
+
+def kept_answers(path: Path, pixels: Pixels) -> Tensor:
+    """The teacher's answers, from the file where they are once they were worked out."""
+    if not path.is_file():
+        teacher: Any = trained(TEACHER, DATA)
+        worked_out = answers(teacher.to(memory_format=torch.channels_last), pixels)
+        replaced(path, partial(save_file, {"answers": worked_out}))
+    return load_file(path)["answers"]
+
+
+def taught_loss(given: Tensor, labels: Tensor, answer: Tensor) -> Tensor:
+    """How far logits are from the labels and, softened, from the teacher's."""
+    soft = F.log_softmax(given / TEMPERATURE, dim=1)
+    goal = F.softmax(answer / TEMPERATURE, dim=1)
+    apart = F.kl_div(soft, goal, reduction="batchmean") * TEMPERATURE**2
+    return TAUGHT * apart + (1 - TAUGHT) * F.cross_entropy(given, labels)
+
+
 class Shuffled:
     """Pictures as bytes, taken in batches: moved by up to four pixels, mirrored every other epoch.
 
     Which epoch mirrors a picture is drawn once: two epochs in a row show it both ways.
     """
 
-    def __init__(self, pixels: Pixels, labels: Classes, seed: int) -> None:
-        self.pixels, self.labels = padded(pixels), labels
+    def __init__(self, pixels: Pixels, labels: Classes, answers: Tensor, seed: int) -> None:
+        self.pixels, self.labels, self.answers = padded(pixels), labels, answers
         self.coins = np.random.default_rng(seed).integers(0, 2, len(labels))
         self.side, self.seed = pixels.shape[1], seed
 
-    def batches(self, epoch: int, side: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All pictures of an epoch, in whole batches; what is drawn depends on its number alone."""
+    def batches(self, epoch: int, side: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Pictures, classes and the teacher's answers of an epoch, in whole batches.
+
+        What is drawn depends on the epoch's number alone.
+        """
         drawn = np.random.default_rng((self.seed, epoch))
         order = drawn.permutation(len(self.labels))
         least = (self.side - side) // 2  # the middle is where a smaller picture is taken
@@ -85,7 +126,8 @@ class Shuffled:
             mirrored = (self.coins[chosen] + epoch) % 2 == 1
             columns[mirrored] = columns[mirrored, ::-1]
             taken = self.pixels[chosen[:, None, None], rows[:, :, None], columns[:, None, :]]
-            yield normalised(taken), torch.from_numpy(self.labels[chosen])
+            labels = torch.from_numpy(self.labels[chosen])
+            yield normalised(taken), labels, self.answers[mirrored.astype(np.int64), chosen]
 
 
 def train(
@@ -115,11 +157,11 @@ def train(
         model.train()
         total = 0.0
         batches = images.batches(epoch, side_at(epoch / epochs, images.side))
-        for turn, (pictures, labels) in zip(range(count), batches, strict=False):
+        for turn, (pictures, labels, answer) in zip(range(count), batches, strict=False):
             for group in optimizer.param_groups:
                 group["lr"] = rate_at((epoch + turn / count) / epochs)
             pictures = pictures.contiguous(memory_format=torch.channels_last)
-            loss = F.cross_entropy(model(pictures), labels, label_smoothing=SMOOTHING)
+            loss = taught_loss(model(pictures), labels, answer)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -203,7 +245,11 @@ def main() -> int:
         print(table())
         return 0
     quick = arguments.quick
-    images = Shuffled(*mosaics(DATA, "train"), seed=0)
+    pixels, labels = mosaics(DATA, "train")
+    if quick:
+        pixels, labels = pixels[: 2 * BATCH], labels[: 2 * BATCH]
+    kept = arguments.state / f"answers{'-quick' if quick else ''}.safetensors"
+    images = Shuffled(pixels, labels, kept_answers(kept, pixels), seed=0)
     test = lossless.some_test() if quick else lossless.test()
     for name in arguments.names or subjects.BUILDERS:
         epochs, most = (1, 2) if quick else (arguments.epochs or EPOCHS[name], None)

@@ -12,7 +12,7 @@ import torch
 from benchmarks.data import normalised
 from paper import lossless, subjects, train_subjects
 from paper.lossless import Shaken
-from paper.train_subjects import Shuffled, rate_at, side_at, train
+from paper.train_subjects import Shuffled, answers, rate_at, side_at, taught_loss, train
 
 
 def net() -> torch.nn.Module:
@@ -23,7 +23,7 @@ def net() -> torch.nn.Module:
 def pictures(count: int = 256) -> Shuffled:
     drawn = np.random.default_rng(0)
     pixels = drawn.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
-    return Shuffled(pixels, drawn.integers(0, 10, count), seed=0)
+    return Shuffled(pixels, drawn.integers(0, 10, count), torch.zeros(2, count, 10), seed=0)
 
 
 def test_training_that_was_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> None:
@@ -75,20 +75,41 @@ def test_every_epoch_shows_every_picture_moved_and_every_other_mirrored() -> Non
     """A picture's columns count up, or down where it is mirrored; its rows say where it lies."""
     columns = np.broadcast_to(np.arange(8)[:, None], (128, 8, 8, 3)).astype(np.uint8)
     classes = np.arange(128)
-    images = Shuffled(columns, classes, seed=0)
+    told = torch.stack([torch.arange(128), -torch.arange(128)])[:, :, None]
+    images = Shuffled(columns, classes, told, seed=0)
     falls: list[dict[int, bool]] = []
     for epoch in range(2):
-        ((taken, labels),) = images.batches(epoch, 8)
+        ((taken, labels, answer),) = images.batches(epoch, 8)
         assert taken.shape == (128, 3, 8, 8)
         assert sorted(labels.tolist()) == classes.tolist()
         # Moved by up to four, half of it is the picture itself and the rest its reflection.
         middle = taken[:, 0, 0, 3:5].diff(dim=1)[:, 0]
         falls.append(dict(zip(labels.tolist(), (middle < 0).tolist(), strict=True)))
+        # The teacher's answer is that of the same picture, the same way round.
+        assert answer[:, 0].abs().tolist() == labels.tolist()
+        mirrored = (images.coins[labels] + epoch) % 2 == 1
+        assert torch.equal(answer[:, 0] < 0, torch.from_numpy(mirrored) & (labels > 0))
     assert falls[0] != falls[1]
-    ((small, _),) = images.batches(0, 6)
+    ((small, *_),) = images.batches(0, 6)
     assert small.shape == (128, 3, 6, 6)
     again = next(images.batches(0, 6))
     assert torch.equal(small, again[0])
+
+
+def test_the_teacher_answers_for_each_picture_and_its_mirror_image() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (150, 8, 8, 3), dtype=np.uint8)
+    model = net().eval()
+    both = answers(model, pixels)
+    assert both.shape == (2, 150, 10)
+    torch.testing.assert_close(both[0], model(normalised(pixels)).detach())
+    torch.testing.assert_close(both[1], model(normalised(pixels).flip(-1)).detach())
+
+
+def test_the_loss_is_least_where_teacher_and_label_agree_with_the_answer() -> None:
+    answer = torch.tensor([[4.0, 0.0, -1.0]])
+    right, wrong = torch.tensor([0]), torch.tensor([1])
+    assert taught_loss(answer, right, answer) < taught_loss(answer, wrong, answer)
+    assert taught_loss(answer, right, answer) < taught_loss(answer.flip(1), right, answer)
 
 
 def test_a_picture_that_is_not_moved_is_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
