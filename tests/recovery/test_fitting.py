@@ -89,7 +89,7 @@ def test_the_first_column_to_go_is_the_one_that_others_make_up_for_best() -> Non
         own = x[:, :, list(kept)]
         return float((own @ torch.linalg.lstsq(own, targets).solution - targets).square().sum())
 
-    curve = eliminate(gram, weight, 6, 1.0)
+    curve = eliminate(gram.inverse(), weight, 6, 1.0)
     best = min(combinations(range(6), 5), key=remaining)
     assert curve.kept(5) == best
     for count in range(1, 6):
@@ -102,6 +102,6 @@ def test_columns_of_several_taps_go_whole_and_groups_share_them() -> None:
     x = torch.randn(2, 300, 4 * 3, dtype=torch.float64)
     weight = torch.randn(2, 4, 3, 5, dtype=torch.float64)
     weight[:, 2] *= 1e-3
-    curve = eliminate(x.transpose(1, 2) @ x, weight.reshape(2, 12, 5), 4, 1.0)
+    curve = eliminate((x.transpose(1, 2) @ x).inverse(), weight.reshape(2, 12, 5), 4, 1.0)
     assert curve.order[0] == 2
     assert sorted(curve.order) == [0, 1, 2, 3]

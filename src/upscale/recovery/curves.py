@@ -13,7 +13,7 @@ from upscale.model.accepting import ordinary_tensors
 from upscale.model.layers import weight_names
 from upscale.recovery.counting import Counting
 from upscale.recovery.elimination import Curve, eliminate
-from upscale.recovery.fitting import TINY, variation
+from upscale.recovery.fitting import DAMPING, System, variation
 from upscale.recovery.moments import Moments
 from upscale.recovery.recover import taken_batches
 from upscale.recovery.shelf import Shelf
@@ -22,9 +22,6 @@ from upscale.recovery.sites import Site, find_sites, tensor_of
 from upscale.recovery.writing import site_affine
 from upscale.selection.batches import evaluating
 from upscale.subject import Subject
-
-# What is added to the diagonal of XᵀX, as a share of its mean: columns may repeat each other.
-DAMPING = 1e-4
 
 
 @ordinary_tensors()
@@ -72,9 +69,7 @@ def _curve(model: nn.Module, site: Site, whole: Moments) -> Curve:
     matrix = site.geometry.as_matrix(tensor_of(model, site.weight).detach().double())
     groups, columns, _, outputs = matrix.shape
     scale = site_affine(model, site)[0].reshape(groups, 1, outputs)
-    shifts = site.norm is not None or site.bias is not None
-    gram = whole.centred()[0] if shifts else whole.gram
-    damping = DAMPING * gram.diagonal(dim1=1, dim2=2).mean(dim=1).clamp_min(TINY)
-    gram = gram + damping[:, None, None] * torch.eye(gram.shape[1], device=gram.device)
+    system = System.of(whole, torch.zeros(groups, outputs), shifts=site.shifts)
+    inverse = torch.cholesky_inverse(system.factor(DAMPING))
     weight = matrix.reshape(groups, -1, outputs) * scale
-    return eliminate(gram, weight, columns, float(variation(whole)))
+    return eliminate(inverse, weight, columns, float(variation(whole)))

@@ -18,6 +18,8 @@ from upscale.recovery.moments import Moments
 # Strengths of the pull, as shares of the mean diagonal of XᵀX; the search begins in the middle.
 LADDER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 START = 3
+# The same where columns are weighed against each other: some may repeat what others carry.
+DAMPING = 1e-4
 # What stands for no variation where something has to be divided by it.
 TINY = 1e-30
 # How far products in single precision may be off, as a share of the largest.
@@ -74,25 +76,48 @@ def _solved(
     moments: Moments, old: Tensor, strength: float, shift: Tensor, *, shifts: bool
 ) -> tuple[Tensor, Tensor]:
     """The weights and shifts of least error for a strength of the pull."""
-    n = moments.count.clamp_min(1)
-    if shifts:
-        gram, cross = moments.centred()
-    else:
-        gram, cross = moments.gram, moments.cross - moments.inputs[:, :, None] * shift[:, None]
-    # Where nothing is read, nothing is known: the pull must be some number all the same.
-    pull = strength * gram.diagonal(dim1=1, dim2=2).mean(dim=1).clamp_min(0) + TINY
-    factor, failed = torch.linalg.cholesky_ex(_pulled(gram, pull))
-    if bool(failed.any()):  # single precision has rounded a direction without data below zero
-        rounding = ROUNDING * moments.gram.diagonal(dim1=1, dim2=2).amax(dim=1)
-        factor = torch.linalg.cholesky(_pulled(gram, pull + rounding))
-    weight = old + torch.cholesky_solve(cross - gram @ old, factor)
+    weight = System.of(moments, shift, shifts=shifts).solved(old, strength)
     if not shifts:
         return weight, shift
+    n = moments.count.clamp_min(1)
     return weight, (moments.targets - (moments.inputs[:, None] @ weight).squeeze(1)) / n
 
 
-def _pulled(gram: Tensor, pull: Tensor) -> Tensor:
-    return gram + pull[:, None, None] * torch.eye(gram.shape[1], device=gram.device)
+@dataclass(frozen=True, slots=True, eq=False)
+class System:
+    """The equations of a fit: XᵀX and XᵀT, of rows and targets as the layer can move them."""
+
+    gram: Tensor
+    cross: Tensor
+    largest: Tensor
+
+    @classmethod
+    def of(cls, moments: Moments, shift: Tensor, *, shifts: bool) -> System:
+        """Without their means where the layer can shift; else without the shift it has."""
+        largest = moments.gram.diagonal(dim1=1, dim2=2).amax(dim=1)
+        if shifts:
+            return cls(*moments.centred(), largest)
+        cross = moments.cross - moments.inputs[:, :, None] * shift[:, None]
+        return cls(moments.gram, cross, largest)
+
+    def factor(self, strength: float) -> Tensor:
+        """The Cholesky factor of XᵀX with a share of its mean diagonal added to the diagonal."""
+        # Where nothing is read, nothing is known: the pull must be some number all the same.
+        pull = strength * self.gram.diagonal(dim1=1, dim2=2).mean(dim=1).clamp_min(0) + TINY
+        factor: Tensor
+        factor, failed = torch.linalg.cholesky_ex(self._added(pull))
+        if bool(failed.any()):  # single precision has rounded a direction without data below zero
+            factor = torch.linalg.cholesky(self._added(pull + ROUNDING * self.largest))
+        return factor
+
+    def _added(self, pull: Tensor) -> Tensor:
+        eye = torch.eye(self.gram.shape[1], dtype=pull.dtype, device=pull.device)
+        return self.gram + pull[:, None, None] * eye
+
+    def solved(self, old: Tensor, strength: float) -> Tensor:
+        """The weights of least error, pulled towards old ones."""
+        moved: Tensor = torch.cholesky_solve(self.cross - self.gram @ old, self.factor(strength))
+        return old + moved
 
 
 def variation(moments: Moments) -> Tensor:

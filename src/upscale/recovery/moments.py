@@ -6,7 +6,7 @@ W how far X·W is from T, without keeping a row. They are sums over pixels, imag
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 import torch.distributed as dist
@@ -56,6 +56,11 @@ class Moments:
     def __add__(self, other: Moments) -> Moments:
         names = [own.name for own in fields(self)]
         return Moments(*(getattr(self, name) + getattr(other, name) for name in names))
+
+    def of_columns(self, columns: Tensor) -> Moments:
+        """The sums of some columns alone."""
+        gram, cross = self.gram[:, columns][:, :, columns], self.cross[:, columns]
+        return replace(self, inputs=self.inputs[:, columns], gram=gram, cross=cross)
 
     def reduced(self) -> Moments:
         """The sums over all processes, where there are several."""

@@ -8,14 +8,14 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from upscale import masking
-from upscale.api import mask
+from upscale.api import masked_by
 from upscale.capture import Captured, Example, OwnDraws, tensors_in
 from upscale.errors import RecoveryError, RecoveryWarning
 from upscale.model.accepting import ordinary_tensors
@@ -33,10 +33,14 @@ Progress = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What became of each layer, in the order in which they ran, and what was left as it is."""
+    """What became of each layer, in the order in which they ran, and what was left as it is.
+
+    `selections` are those that the model is masked by: with `choose`, of the columns chosen.
+    """
 
     refits: tuple[Refit, ...]
     left: Mapping[str, str]
+    selections: tuple[Selection, ...]
 
     @classmethod
     def of(cls, model: nn.Module) -> Recovery | None:
@@ -63,6 +67,7 @@ def recover(
     batches: Iterable[Any],
     *,
     towards: nn.Module | None = None,
+    choose: bool = False,
     memory: int = 2 << 30,
     progress: Progress | None = None,
 ) -> nn.Module:
@@ -81,6 +86,10 @@ def recover(
     towards
         The network to come close to, if it is not the model itself: the unpruned one, where the
         model was pruned before.
+    choose
+        Choose anew which columns each layer keeps, as many as the selection does: when the layer
+        is met, those go whose loss the others can best make up for. Channels are then chosen layer
+        by layer, whatever the constraint of the selection was.
     memory
         Bytes of values to hold in memory; what is beyond lies on disk until it is read.
     progress
@@ -101,23 +110,25 @@ def recover(
     """
     inputs = taken_batches(model, batches)
     example = inputs[0]
+    selections = (selection,) if isinstance(selection, Selection) else tuple(selection)
     with evaluating(model):
-        unpruned = model if towards is None else towards
-        pruned = mask(model, selection, example=example)
-        subject = Subject.of(unpruned, example)
-    modes = {module: module.training for module in model.modules()}
-    pruned.eval()
-    reference = copy.deepcopy(subject.model).eval()
+        subject = Subject.of(model, example)
+        aim = subject if towards is None else Subject.of(towards, example)
+    for each in selections:
+        masking.check(subject.model, each)
+    outputs = [each for each in selections if each.side == "output"]
+    pruned = masking.hold_outputs(subject.model, subject.masks)
+    pruned = masked_by(pruned, outputs, lambda: subject.norms).eval()
+    reference = copy.deepcopy(aim.model).eval()
     _check_responds(reference, inputs)
-    captured = subject.captured
-    sites, norms = find_sites(captured, subject.model)
+    sites, norms = find_sites(aim.captured, aim.model)
     names = weight_names(pruned)
-    kept = {names[layer]: own for layer, own in masking.kept_columns(pruned).items()}
+    kept = _kept(pruned, [each for each in selections if each.side == "input"], names)
     models = {UNPRUNED: reference, PRUNED: pruned}
-    masked = frozenset(_masked_nodes(captured, pruned))
+    masked = frozenset(_masked_nodes(aim.captured, pruned))
     with torch.no_grad(), Shelf(memory) as shelf:
-        beside = SideBySide(captured, models, inputs, shelf)
-        run = Refitting(beside, models, sites, norms, kept, masked, _Teller(progress))
+        beside = SideBySide(aim.captured, models, inputs, shelf)
+        run = Refitting(beside, models, sites, norms, kept, masked, choose, _Teller(progress))
         run.run()
     if few := few_rows(run.refits):
         message = (
@@ -125,14 +136,37 @@ def recover(
             "they stay close to their old weights. Pass more batches to have them fitted better"
         )
         warnings.warn(message, RecoveryWarning, stacklevel=3)
-    for module, twin in zip(model.modules(), pruned.modules(), strict=True):
-        twin.training = modes[module]
     fitted = {site.weight for site in sites.values()}
     left = {
         layer: LEFT for layer, weight in names.items() if weight in kept and weight not in fitted
     }
-    _RECOVERIES[pruned] = Recovery(tuple(run.refits), left)
-    return pruned
+    selections = tuple(_narrowed(each, names, kept) for each in selections)
+    recovered = masked_by(pruned, [s for s in selections if s.side == "input"], dict)
+    for module, twin in zip(model.modules(), recovered.modules(), strict=True):
+        twin.training = module.training
+    _RECOVERIES[recovered] = Recovery(tuple(run.refits), left, selections)
+    return recovered
+
+
+def _kept(
+    model: nn.Module, selections: Iterable[Selection], names: Mapping[str, str]
+) -> dict[str, tuple[int, ...]]:
+    """The columns that selections, and masks that are on a model already, leave each weight."""
+    kept: dict[str, set[int]] = {}
+    for own in (masking.kept_columns(model), *(each.kept for each in selections)):
+        for layer, columns in own.items():
+            weight = names[layer]
+            kept[weight] = kept.get(weight, set(columns)) & set(columns)
+    return {weight: tuple(sorted(columns)) for weight, columns in kept.items()}
+
+
+def _narrowed(
+    selection: Selection, names: Mapping[str, str], kept: Mapping[str, tuple[int, ...]]
+) -> Selection:
+    """An input selection, of the columns that weights have kept."""
+    if selection.side == "output":
+        return selection
+    return replace(selection, kept={layer: kept[names[layer]] for layer in selection.kept})
 
 
 LEFT = "is left: it is not called as a plain convolution or linear layer, or shares its weight"

@@ -19,10 +19,12 @@ from torch import Tensor, fx, nn
 
 from upscale.errors import RecoveryError
 from upscale.recovery.counting import Counting, Parts
-from upscale.recovery.fitting import Fit, fit
+from upscale.recovery.elimination import eliminate
+from upscale.recovery.fitting import DAMPING, Fit, System, fit
+from upscale.recovery.moments import Moments
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
 from upscale.recovery.sites import Norm, Site, tensor_of
-from upscale.recovery.writing import affine, site_affine, write_norm, write_site
+from upscale.recovery.writing import affine, site_affine, write_columns, write_norm, write_site
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +45,18 @@ class Refit:
 
 @dataclass(slots=True)
 class Refitting:
-    """Two networks, what can be fitted in them, and the columns that weights keep."""
+    """Two networks, what can be fitted in them, and the columns that weights keep.
+
+    With `choosing`, `kept` says only how many: which they are is decided where a layer is met.
+    """
 
     beside: SideBySide
     models: Mapping[str, nn.Module]
     sites: Mapping[str, Site]
     norms: Mapping[str, Norm]
-    kept: Mapping[str, tuple[int, ...]]
+    kept: dict[str, tuple[int, ...]]
     masked: frozenset[str]
+    choosing: bool
     tell: Callable[[int, int], None]
     refits: list[Refit] = field(default_factory=list)
 
@@ -107,17 +113,29 @@ class Refitting:
         model, site = self.models[PRUNED], sites[0]
         weight = tensor_of(model, site.weight)
         matrix = site.geometry.as_matrix(weight.detach().double())
-        groups, count, _, outputs = matrix.shape
-        columns = torch.tensor(
-            self.kept.get(site.weight, range(count)), device=weight.device
-        ).long()
-        parts = self._counting.of_layer(sites, columns)
+        groups, count, taps, outputs = matrix.shape
         scale, shift = (own.reshape(groups, outputs) for own in site_affine(model, site))
-        old = matrix[:, columns].reshape(groups, -1, outputs) * scale[:, None]
-        shifts = site.norm is not None or site.bias is not None
-        found = self._fitted(site.weight, parts, old, shift, shifts=shifts)
+        old = (matrix * scale[:, None, None]).flatten(1, 2)
+        kept = self.kept.get(site.weight, range(count))
+        columns = torch.tensor(kept, dtype=torch.long, device=weight.device)
+        if self.choosing and len(kept) < count:
+            # What is zero already was pruned before, and stays so.
+            columns = matrix.any(dim=3).any(dim=2).any(dim=0).nonzero().flatten()
+        parts = self._counting.of_layer(sites, columns)
+        old = old[:, entries_of(columns, taps)]
+        if len(kept) < len(columns):
+            left = chosen(parts[0] + parts[1], old, shift, site, len(kept))
+            columns, entries = columns[left], entries_of(left, taps)
+            self.kept[site.weight] = tuple(columns.tolist())
+            old, parts = (
+                old[:, entries],
+                (parts[0].of_columns(entries), parts[1].of_columns(entries)),
+            )
+        found = self._fitted(site.weight, parts, old, shift, shifts=site.shifts)
         if found.pays:
             write_site(model, site, columns, found)
+        else:
+            write_columns(model, site, columns)
 
     def _fitted(
         self, weight: str, parts: Parts, old: Tensor, shift: Tensor, *, shifts: bool
@@ -141,6 +159,22 @@ class Refitting:
         slope, moved = (found.weight[:, 0], found.shift) if found.pays else (scale, shift)
         mean, variance = found.whole.spread(torch.ones_like(slope)[:, None])
         write_norm(model, norm, *(own.flatten() for own in (mean, variance, slope, moved)))
+
+
+def chosen(moments: Moments, old: Tensor, shift: Tensor, site: Site, count: int) -> Tensor:
+    """The columns to keep, if so many are: those that the others could stand in for the least."""
+    system = System.of(moments, shift, shifts=site.shifts)
+    inverse = torch.cholesky_inverse(system.factor(DAMPING))
+    best = system.solved(old, DAMPING)
+    columns = best.shape[1] // site.geometry.taps
+    gone = eliminate(inverse, best, columns, variation=1.0, least=count).order
+    left = sorted(set(range(columns)).difference(gone))
+    return torch.tensor(left, device=old.device, dtype=torch.long)
+
+
+def entries_of(columns: Tensor, taps: int) -> Tensor:
+    """Where the taps of some columns stand, of a weight as one row of columns and taps."""
+    return (columns[:, None] * taps + torch.arange(taps, device=columns.device)).flatten()
 
 
 def few_rows(refits: Iterable[Refit]) -> list[str]:

@@ -56,6 +56,11 @@ class Site:
     norm: Norm | None = None
     other: str | None = None
 
+    @property
+    def shifts(self) -> bool:
+        """Whether a number can be added to each channel that it makes."""
+        return self.norm is not None or self.bias is not None
+
 
 def find_sites(captured: Captured, model: nn.Module) -> tuple[dict[str, Site], dict[str, Norm]]:
     """The sites of a captured model, and its norms, each by its node."""

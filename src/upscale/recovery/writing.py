@@ -34,7 +34,7 @@ def site_affine(model: nn.Module, site: Site) -> tuple[Tensor, Tensor]:
 
 
 def write_site(model: nn.Module, site: Site, columns: Tensor, found: Fit) -> None:
-    """Give a layer, and the norm behind it, fitted weights."""
+    """Give a layer, and the norm behind it, fitted weights; other columns are zero."""
     weight = tensor_of(model, site.weight)
     whole = site.geometry.as_matrix(weight.detach().double()).clone()
     groups, _, taps, outputs = whole.shape
@@ -52,7 +52,19 @@ def write_site(model: nn.Module, site: Site, columns: Tensor, found: Fit) -> Non
         bias = tensor_of(model, site.bias)
         _write(bias, torch.zeros_like(bias) if site.norm is not None else found.shift)
     whole[:, columns] = new.reshape(groups, len(columns), taps, outputs)
-    _write(weight, site.geometry.as_weight(whole, weight))
+    write_columns(model, site, columns, whole)
+
+
+def write_columns(
+    model: nn.Module, site: Site, columns: Tensor, whole: Tensor | None = None
+) -> None:
+    """Leave a layer these columns of its weight, or of a matrix; the others are zero."""
+    weight = tensor_of(model, site.weight)
+    if whole is None:
+        whole = site.geometry.as_matrix(weight.detach().double())
+    left = torch.zeros_like(whole)
+    left[:, columns] = whole[:, columns]
+    _write(weight, site.geometry.as_weight(left, weight))
 
 
 def write_norm(
