@@ -12,7 +12,13 @@ from torch import fx, nn
 
 from upscale import masking, oracle
 from upscale.api import export, masked_by
-from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
+from upscale.errors import (
+    AmountWarning,
+    BatchError,
+    SelectionError,
+    SlowerWarning,
+    UnverifiedWarning,
+)
 from upscale.model.accepting import ordinary_tensors
 from upscale.pipeline import plan_for
 from upscale.planning import Plan, Way
@@ -20,7 +26,7 @@ from upscale.pruning import fuse as fusing
 from upscale.recovery.recover import recover as refit
 from upscale.selected.amounts import Amount, Latency
 from upscale.selected.selection import Selection
-from upscale.selection.batches import recalibrate
+from upscale.selection.batches import each_batch, recalibrate
 from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
@@ -95,7 +101,9 @@ def prune(
     if recover and options.get("data") is None:
         raise SelectionError("recover needs data; pass data=, batches of inputs")
     if options.get("data") is not None:
-        options["data"] = list(options["data"])  # criteria and refits each go through it
+        options["data"] = list(each_batch(options["data"]))  # criteria and refits go through it
+        if not options["data"]:
+            raise BatchError("data holds no batch; pass some of the model's inputs")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise SelectionError(f"steps is {steps!r}; it must be a whole number >= 1")
     subject = Subject.of(model, example)
