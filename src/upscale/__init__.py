@@ -8,6 +8,7 @@ from upscale import deploy
 from upscale.api import export, mask, plan, select
 from upscale.errors import (
     AmountWarning,
+    BatchError,
     CaptureError,
     DeployError,
     ExampleError,
@@ -44,6 +45,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Amount",
     "AmountWarning",
+    "BatchError",
     "CaptureError",
     "ChannelMap",
     "DeployError",

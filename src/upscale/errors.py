@@ -33,6 +33,10 @@ class RecoveryError(UpscaleError, ValueError):
     """A model cannot be refitted on the batches that were given."""
 
 
+class BatchError(RecoveryError, SelectionError):
+    """Batches of data say nothing: there are none, or they are empty, or hold no numbers."""
+
+
 class PlanError(UpscaleError, ValueError):
     """A plan was asked for something unknown, or does not belong to this model."""
 

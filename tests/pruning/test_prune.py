@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import warnings
 from typing import Any
 
@@ -140,3 +141,52 @@ def test_fusing_keeps_what_a_model_computes(name: str) -> None:
 def test_only_a_model_in_evaluation_mode_is_fused() -> None:
     with pytest.raises(upscale.PlanError, match="evaluation mode"):
         upscale.prune(small().train(), IMAGE, amount=0.3, verify=False, fuse=True)
+
+
+def test_a_selection_says_what_is_pruned_in_the_place_of_an_amount() -> None:
+    model = small()
+    selection = upscale.select(model, IMAGE, amount=0.4, importance="l1")
+    pruned = upscale.prune(model, IMAGE, selection=selection)
+    assert relative_error(pruned, upscale.mask(model, selection), IMAGE) <= 1e-10
+    inputs = [torch.randn(128, 3, 8, 8) for _ in range(3)]
+    recovered = upscale.prune(model, IMAGE, selection=selection, data=inputs, recover=True)
+    masked = upscale.recover(model, selection, inputs)
+    assert relative_error(recovered, masked, IMAGE) <= 1e-6
+    assert recovered.get_submodule("0").out_channels == pruned.get_submodule("0").out_channels
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "amount=.*selection="),
+        ({"amount": 0.1, "selection": upscale.Selection({})}, "one"),
+        ({"selection": upscale.Selection({}), "scope": "global"}, "scope has no say"),
+        ({"selection": upscale.Selection({}), "steps": 2}, "in one step"),
+        ({"selection": upscale.Selection({"nowhere": [0]})}, "no convolution or linear"),
+        ({"selection": {"0": [0]}}, "expected a Selection"),
+    ],
+)
+def test_what_to_prune_is_said_once(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(upscale.SelectionError, match=said):
+        upscale.prune(small(), IMAGE, **given)
+
+
+def test_steps_recover_each_and_tell_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    shares: list[int] = []
+    module = importlib.import_module("upscale.pruning.prune")
+    refit = module.refit
+
+    def counting(model: nn.Module, selection: upscale.Selection, *own: Any, **named: Any) -> Any:
+        shares.append(sum(len(tuple(kept)) for kept in selection.kept.values()))
+        return refit(model, selection, *own, **named)
+
+    monkeypatch.setattr(module, "refit", counting)
+    inputs = [torch.randn(128, 3, 8, 8) for _ in range(3)]
+    given: dict[str, Any] = {"amount": 0.6, "data": inputs, "recover": True, "steps": 3}
+    upscale.prune(small(), IMAGE, progress=lines.append, **given)
+    assert [line for line in lines if line.startswith("step")] == [
+        f"step {n} of 3" for n in (1, 2, 3)
+    ]
+    assert len(shares) == 3
+    assert shares == sorted(shares, reverse=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import upscale
 from trials.masks import random_selection
-from upscale import Recovery, RecoveryError, RecoveryWarning, Selection
+from upscale import Recovery, RecoveryError, Selection
 from upscale.recovery.curves import curves
 
 
@@ -214,34 +214,6 @@ def test_the_mode_of_every_module_is_what_it_was() -> None:
     recovered = upscale.recover(model, Selection(kept={"conv2": [0, 1, 2]}), batches)
     assert recovered.training
     assert not recovered.get_submodule("norm1").training
-
-
-@pytest.mark.parametrize(
-    ("batches", "said"),
-    [
-        ([], "no batches"),
-        ([torch.full((4, 6), torch.nan)], "not finite"),
-        ([torch.zeros(4, 6)], "same for all samples"),
-    ],
-)
-def test_batches_that_say_nothing_are_refused(batches: list[Tensor], said: str) -> None:
-    model, _ = made("twice")
-    with pytest.raises(RecoveryError, match=said):
-        upscale.recover(model, Selection(kept={"layer": [0]}), batches)
-
-
-def test_batches_of_another_shape_are_refused() -> None:
-    model, _ = made("twice")
-    with pytest.raises(upscale.ExampleError):
-        upscale.recover(model, Selection(kept={"layer": [0]}), [torch.randn(4, 7)])
-
-
-def test_fewer_rows_than_columns_are_told() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2)).eval()
-    selection = Selection(kept={"2": range(40)})
-    with pytest.warns(RecoveryWarning, match="fewer rows"):
-        upscale.recover(model, selection, [torch.randn(10, 4) for _ in range(2)])
 
 
 def test_curves_rank_columns_by_what_their_loss_costs() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,15 +12,21 @@ from torch import fx, nn
 
 from upscale import masking, oracle
 from upscale.api import export, masked_by
-from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
+from upscale.errors import (
+    AmountWarning,
+    BatchError,
+    SelectionError,
+    SlowerWarning,
+    UnverifiedWarning,
+)
 from upscale.model.accepting import ordinary_tensors
 from upscale.pipeline import plan_for
 from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
 from upscale.recovery.recover import recover as refit
 from upscale.selected.amounts import Amount, Latency
-from upscale.selected.selection import Selection
-from upscale.selection.batches import recalibrate
+from upscale.selected.selection import Selection, check_kind
+from upscale.selection.batches import each_batch, recalibrate
 from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
@@ -30,6 +36,7 @@ from upscale.targets.target import Target
 from upscale.verify import verify as verify_exported
 
 Progress = Callable[[str], object]
+Tune = Callable[[nn.Module, int], object]
 
 # How often a latency is measured before the search for it ends, and how close is close enough.
 TRIALS, NEAR = 8, 0.02
@@ -41,7 +48,8 @@ def prune(
     model: nn.Module,
     example: Any,
     *,
-    amount: float | Amount | Latency,
+    amount: float | Amount | Latency | None = None,
+    selection: Selection | None = None,
     order: str = "optimal",
     target: Target | None = None,
     widen: bool = True,
@@ -50,7 +58,7 @@ def prune(
     fuse: bool = False,
     recover: bool | str = False,
     steps: int = 1,
-    tune: Callable[[nn.Module, int], object] | None = None,
+    tune: Tune | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> fx.GraphModule:
@@ -61,6 +69,8 @@ def prune(
     amount
         As for `select`; or `Latency(share)`: as few channels go as bring the measured latency
         down to that share of the unpruned model's.
+    selection
+        The channels to keep, in the place of an amount and of what else `select` is told.
     order, target, widen
         As for `plan`.
     measure
@@ -90,26 +100,47 @@ def prune(
     >>> prune(net, torch.randn(1, 4), amount=0.5).get_submodule("0").out_features
     4
     """
+    _check_asks_once(amount, selection, steps, options)
     if recover not in (False, True, "norms"):
         raise SelectionError(f"recover is {recover!r}; it must be True, False or 'norms'")
     if recover and options.get("data") is None:
         raise SelectionError("recover needs data; pass data=, batches of inputs")
     if options.get("data") is not None:
-        options["data"] = list(options["data"])  # criteria and refits each go through it
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise SelectionError(f"steps is {steps!r}; it must be a whole number >= 1")
+        options["data"] = list(each_batch(options["data"]))  # criteria and refits go through it
+        if not options["data"]:
+            raise BatchError("data holds no batch; pass some of the model's inputs")
     subject = Subject.of(model, example)
     way = Way(order, pricing_for(subject.example, target), widen)
     tell = progress or (lambda line: None)
-    job = _Job(subject, way, verify, Selection(kept={}))
-    if isinstance(amount, Latency):
-        if steps > 1:
-            raise SelectionError("a latency is reached in one step; prune in several to shares")
-        amount = _share_for(job, amount, Options(Amount(0), **options), tell)
+    job = _Job(subject, way, verify, selection or Selection(kept={}))
     mend = _mender(model, recover, options.get("data") or (), tell)
-    drawn = _draw(job, Options(Amount.of(amount), **options), steps, tune, mend)
+    if amount is None:
+        masking.check(subject.model, job.selection)
+        drawn = _settled(job, 1, tune, mend)
+    else:
+        if isinstance(amount, Latency):
+            amount = _share_for(job, amount, Options(Amount(0), **options), tell)
+        drawn = _draw(job, Options(Amount.of(amount), **options), steps, tune, mend, tell)
     pruned = _fastest(drawn, tell) if measure else drawn.exported(drawn.plan(way))
     return fusing.fuse(pruned) if fuse else pruned
+
+
+def _check_asks_once(
+    amount: object, selection: Selection | None, steps: int, options: Mapping[str, Any]
+) -> None:
+    """Raise unless it is said once, and consistently, what to prune."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise SelectionError(f"steps is {steps!r}; it must be a whole number >= 1")
+    if isinstance(amount, Latency) and steps > 1:
+        raise SelectionError("a latency is reached in one step; prune in several to shares")
+    if (amount is None) == (selection is None):
+        raise SelectionError("say how much to prune, amount=, or what to keep, selection=: one")
+    if selection is not None:
+        check_kind(selection)
+        if idle := sorted(options.keys() - {"data"}):
+            raise SelectionError(f"{idle[0]} has no say where a selection is given; leave it out")
+        if steps > 1:
+            raise SelectionError("a selection is pruned to in one step; give an amount for several")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,21 +208,30 @@ def _draw(
     job: _Job,
     options: Options,
     steps: int = 1,
-    tune: Callable[[nn.Module, int], object] | None = None,
+    tune: Tune | None = None,
     mend: Mender | None = None,
+    tell: Progress = lambda line: None,
 ) -> _Job:
     """Choose channels, in steps."""
     amount = options.amount
     for step in range(1, steps + 1):
+        if steps > 1:
+            tell(f"step {step} of {steps}")
         options = replace(options, amount=replace(amount, share=amount.share * step / steps))
         job = replace(job, selection=select_channels(job.subject, options))
-        if mend is not None:
-            job = replace(job, subject=job.subject.tuned(mend(job)))
-        if tune is not None:
-            model = job.masked()
-            tune(model, step)
-            job = replace(job, subject=job.subject.tuned(model))
+        job = _settled(job, step, tune, mend)
         options = replace(options, within=job.selection)
+    return job
+
+
+def _settled(job: _Job, step: int, tune: Tune | None, mend: Mender | None) -> _Job:
+    """A job with channels chosen, mended and tuned as was asked for."""
+    if mend is not None:
+        job = replace(job, subject=job.subject.tuned(mend(job)))
+    if tune is not None:
+        model = job.masked()
+        tune(model, step)
+        job = replace(job, subject=job.subject.tuned(model))
     return job
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from upscale import masking
 from upscale.api import masked_by
 from upscale.capture import Captured, Example, OwnDraws, tensors_in
-from upscale.errors import RecoveryError, RecoveryWarning
+from upscale.errors import BatchError, RecoveryError, RecoveryWarning
 from upscale.model.accepting import ordinary_tensors
 from upscale.model.layers import weight_names
 from upscale.recovery.refitting import Refit, Refitting, few_rows
@@ -133,7 +133,8 @@ def recover(
     if few := few_rows(run.refits):
         message = (
             f"{len(few)} layers, {few[0]} first, were fitted to fewer rows than they have columns: "
-            "they stay close to their old weights. Pass more batches to have them fitted better"
+            "they stay close to their old weights, or keep them. Pass more batches to have them "
+            "fitted better"
         )
         warnings.warn(message, RecoveryWarning, stacklevel=3)
     fitted = {site.weight for site in sites.values()}
@@ -192,33 +193,49 @@ def taken_batches(model: nn.Module, batches: Iterable[Any]) -> list[Example]:
     needed = [one for one in given if one.kind in plain and one.default is one.empty]
     taken = [Example(b.args, b.kwargs) for b in batches_of(batches, max(1, len(needed)))]
     if not taken:
-        raise RecoveryError("there are no batches; pass some of the model's inputs")
-    for tensor in (tensor for example in taken for tensor in example.tensors):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise RecoveryError("a batch holds numbers that are not finite")
+        raise BatchError("there are no batches; pass some of the model's inputs")
     return taken
 
 
 def _check_responds(model: nn.Module, batches: Sequence[Example]) -> None:
     """Raise if the model cannot take the batches, or makes the same of them all."""
-    made = []
+    made: list[list[Tensor]] = []
+    known, varies = set(), False
     with torch.no_grad(), OwnDraws():
         for batch in batches:
+            kind = (*batch.kwargs, *((own.shape[1:], own.dtype) for own in batch.tensors))
+            # Once it is known to respond, one batch of each kind tells whether the model takes it.
+            if varies and kind in known:
+                continue
+            known.add(kind)
             given = batch.copied()
-            made.append(tensors_in(Batch(given.args, given.kwargs, None).run(model)))
-            if any(_varies(outputs) for outputs in zip(*made[-2:], strict=False)):
-                return
+            new = tensors_in(Batch(given.args, given.kwargs, None).run(model))
+            made = [*made[-1:], new]
+            varies = varies or any(_varies(own) for own in zip(*made, strict=False))
+    if varies:
+        return
+    if any(_varies(own) for own in zip(*(batch.tensors for batch in batches), strict=False)):
+        raise RecoveryError(
+            "the model makes the same of all samples, although they differ: its outputs do not "
+            "depend on the input, and there is nothing to fit to"
+        )
     raise RecoveryError(
-        "what the model makes of the batches is the same for all samples: there is nothing to fit "
-        "to. Pass several different inputs"
+        "all samples are the same, or there is one: that is nothing to fit to. Pass several "
+        "different inputs"
     )
 
 
-def _varies(outputs: Sequence[Tensor]) -> bool:
-    first = outputs[0]
-    if first.ndim and len(first) > 1 and not torch.allclose(first, first[:1].expand_as(first)):
+def _varies(values: Sequence[Tensor]) -> bool:
+    """Whether samples of one tensor differ, or the first samples of several."""
+    first, *others = (x if x.ndim else x.reshape(1) for x in values)
+    if not torch.allclose(first, first[:1].expand_as(first)):
         return True
-    return any(x.shape != first.shape or not torch.allclose(first, x) for x in outputs[1:])
+    return any(
+        x.shape[1:] != first.shape[1:]
+        or x.dtype != first.dtype
+        or not torch.allclose(first[:1], x[:1])
+        for x in others
+    )
 
 
 class _Teller:

@@ -179,4 +179,4 @@ def entries_of(columns: Tensor, taps: int) -> Tensor:
 
 def few_rows(refits: Iterable[Refit]) -> list[str]:
     """The weights that were fitted to fewer rows than they have columns."""
-    return [refit.weight for refit in refits if refit.rows < refit.columns and not refit.kept]
+    return [refit.weight for refit in refits if refit.rows < refit.columns]

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from upscale.errors import ExampleError, SelectionError, UpscaleError
+from upscale.errors import BatchError, ExampleError, SelectionError, UpscaleError
 from upscale.model.accepting import accepted, is_ordinary, ordinary, with_numbers
 from upscale.model.layers import layers, weight_of
 
@@ -41,24 +42,55 @@ def batches_of(data: Iterable[Any], inputs: int) -> Iterator[Batch]:
     """Batches as loaders give them, for a model of so many positional inputs.
 
     A batch is a tensor, a tuple of inputs or a dict of keyword inputs; one part more than the
-    model has inputs is the target.
+    model has inputs is the target. Inputs must hold samples, and numbers that are finite.
     """
-    for given in map(ordinary, data):
+    for number, given in enumerate(map(ordinary, each_batch(data)), 1):
         if isinstance(given, Tensor):
-            yield Batch((given,), {}, None)
+            batch = Batch((given,), {}, None)
         elif isinstance(given, Mapping):
-            yield Batch((), given, None)
+            batch = Batch((), given, None)
         elif isinstance(given, Sequence) and len(given) == inputs:
-            yield Batch(tuple(given), {}, None)
+            batch = Batch(tuple(given), {}, None)
         elif isinstance(given, Sequence) and len(given) == inputs + 1:
             *args, target = given
             named = inputs == 1 and isinstance(args[0], Mapping)
-            yield Batch((), args[0], target) if named else Batch(tuple(args), {}, target)
+            batch = Batch((), args[0], target) if named else Batch(tuple(args), {}, target)
         else:
             raise SelectionError(
                 f"a batch of data is a {type(given).__name__}; it must be what the model takes, "
                 "alone or followed by a target"
             )
+        _check_says_something(batch, number)
+        yield batch
+
+
+def each_batch(data: Iterable[Any]) -> Iterator[Any]:
+    """What comes out of the caller's data, which may be read once only.
+
+    A tensor and a dict can be iterated too, but what they give is no batch: rows, and names.
+    """
+    if isinstance(data, (Tensor, Mapping)):
+        raise BatchError(
+            f"data is one {type(data).__name__}; pass batches, in a list or a loader: [x], or "
+            "x.split(64) where x is a tensor of many samples"
+        )
+    try:
+        return iter(data)
+    except TypeError as error:
+        raise BatchError(
+            f"data is of type {type(data).__name__}; pass batches of inputs, in a list or a loader"
+        ) from error
+
+
+def _check_says_something(batch: Batch, number: int) -> None:
+    for leaf in tree_leaves((batch.args, dict(batch.kwargs))):
+        if not isinstance(leaf, Tensor):
+            continue
+        if leaf.numel() == 0:
+            shape = tuple(leaf.shape)
+            raise BatchError(f"batch {number} of the data holds no samples: its shape is {shape}")
+        if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+            raise BatchError(f"batch {number} of the data holds numbers that are not finite")
 
 
 @contextmanager
@@ -128,8 +160,9 @@ def recalibrate(model: nn.Module, batches: Iterable[Any], inputs: int = 1) -> nn
     ]
     found = list(batches_of(batches, inputs))
     if not found:
-        raise SelectionError("recalibrate needs batches of the model's inputs; there are none")
+        raise BatchError("recalibrate needs batches of the model's inputs; there are none")
     momenta = [norm.momentum for norm in norms]
+    before = [(own, own.detach().clone()) for norm in norms for own in norm.buffers()]
     # What was made under inference mode can be written to under it alone.
     mode = torch.no_grad() if is_ordinary(model) else torch.inference_mode()
     with evaluating(model), mode:
@@ -140,6 +173,10 @@ def recalibrate(model: nn.Module, batches: Iterable[Any], inputs: int = 1) -> nn
         try:
             for batch in found:
                 batch.run(model)
+        except BaseException:
+            for own, value in before:  # half of the statistics of some batches are none
+                own.copy_(value)
+            raise
         finally:
             for norm, momentum in zip(norms, momenta, strict=True):
                 norm.momentum = momentum
