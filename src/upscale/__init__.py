@@ -26,6 +26,7 @@ from upscale.errors import (
     UpscaleError,
     VerificationError,
 )
+from upscale.model.batches import recalibrate
 from upscale.planning import Plan
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import Survey, survey
@@ -33,7 +34,6 @@ from upscale.pruning.undo import ChannelMap, channel_maps, undo
 from upscale.recovery.recover import Recovery, recover
 from upscale.selected.amounts import Amount, Latency, Macs, Parameters
 from upscale.selected.selection import Selection
-from upscale.selection.batches import recalibrate
 from upscale.store import load, save
 from upscale.targets.racing import Measurement
 from upscale.targets.runtime import calibrate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -126,7 +126,7 @@ def mask(
     """
     model = settled(with_numbers(checked(model)))
     selections = _selections(model, selection)
-    return masked_by(model, selections, lambda: masking.find_norms(model, example))
+    return masking.masked_by(model, selections, lambda: masking.find_norms(model, example))
 
 
 @ordinary_tensors()
@@ -209,18 +209,6 @@ def _selections(
     for each in selections:
         masking.check(model, each)
     return selections
-
-
-def masked_by(
-    model: nn.Module,
-    selections: Sequence[Selection],
-    norms: Callable[[], Mapping[str, tuple[str, ...]]],
-) -> nn.Module:
-    """A model masked by selections; `norms` finds the BatchNorms that belong to layers."""
-    for selection in selections:
-        behind = selection.side == "output" and selection.after == "norm"
-        model = masking.mask(model, selection, norms() if behind else {})
-    return model
 
 
 __all__ = ["Selection", "export", "mask", "plan", "select"]

@@ -10,6 +10,7 @@ from upscale.masking.masks import (
     hold_outputs,
     kept_columns,
     mask,
+    masked_by,
     outputs_gone,
     released,
     zeroed,
@@ -17,4 +18,4 @@ from upscale.masking.masks import (
 from upscale.masking.norms import find_norms
 
 __all__ = ["check", "held_channels", "hold_output", "hold_outputs", "mask", "outputs_gone"]
-__all__ += ["find_norms", "kept_columns", "released", "zeroed"]
+__all__ += ["find_norms", "kept_columns", "masked_by", "released", "zeroed"]

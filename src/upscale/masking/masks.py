@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -55,6 +55,18 @@ def mask(model: nn.Module, selection: Selection, norms: Norms | None = None) -> 
     hold_stored(masked, ())
     masked.register_forward_pre_hook(hold_stored)
     return masked
+
+
+def masked_by(
+    model: nn.Module,
+    selections: Sequence[Selection],
+    norms: Callable[[], Norms],
+) -> nn.Module:
+    """A model masked by selections; `norms` finds the BatchNorms that belong to layers."""
+    for selection in selections:
+        behind = selection.side == "output" and selection.after == "norm"
+        model = mask(model, selection, norms() if behind else {})
+    return model
 
 
 def outputs_gone(

@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx, nn
 
 from upscale import masking, oracle
-from upscale.api import export, masked_by
+from upscale.api import export
 from upscale.errors import (
     AmountWarning,
     BatchError,
@@ -20,13 +20,13 @@ from upscale.errors import (
     UnverifiedWarning,
 )
 from upscale.model.accepting import ordinary_tensors
+from upscale.model.batches import each_batch, recalibrate
 from upscale.pipeline import plan_for
 from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
 from upscale.recovery.recover import recover as refit
 from upscale.selected.amounts import Amount, Latency
 from upscale.selected.selection import Selection, check_kind
-from upscale.selection.batches import each_batch, recalibrate
 from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
@@ -158,7 +158,7 @@ class _Job:
 
     def masked(self) -> nn.Module:
         """The model with the masks that users train."""
-        return masked_by(self.subject.model, (self.selection,), lambda: self.subject.norms)
+        return masking.masked_by(self.subject.model, (self.selection,), lambda: self.subject.norms)
 
     def exported(self, plan: Plan) -> fx.GraphModule:
         """What a plan exports, verified if that was asked for."""

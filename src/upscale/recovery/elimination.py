@@ -31,8 +31,8 @@ BLOCK = 1 / 64
 class Curve:
     """The columns of a layer in the order in which they go, and the error once each is gone.
 
-    Errors are shares of the variation of the layer's output; `errors[i]` is what remains to be
-    explained when `order[: i + 1]` are gone and the rest is refitted.
+    Errors are what the model's outputs move by, as a share of what they vary by: `errors[i]` when
+    `order[: i + 1]` are gone and the rest is refitted.
 
     >>> Curve((2, 0, 1), (0.1, 0.4, 1.0)).kept(2)
     (0, 1)
@@ -44,6 +44,19 @@ class Curve:
     def kept(self, count: int) -> tuple[int, ...]:
         """The columns that are left when so many are."""
         return tuple(sorted(self.order[len(self.order) - count :]))
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        """What each column costs when it goes; later ones no less than those before.
+
+        >>> Curve((2, 0, 1), (0.1, 0.4, 1.0)).costs
+        (0.30000000000000004, 0.6, 0.1)
+        """
+        costs, most, before = [0.0] * len(self.order), 0.0, 0.0
+        for column, error in zip(self.order, self.errors, strict=True):
+            most, before = max(most, error - before), error
+            costs[column] = most
+        return tuple(costs)
 
     def error(self, count: int) -> float:
         """The error with so many columns left."""
@@ -62,30 +75,40 @@ def eliminate(
     """
     groups, _, outputs = weight.shape
     taps = weight.shape[1] // columns
-    left = torch.arange(columns)
+    inverse, weight = inverse.clone(), weight.clone()
+    within = torch.arange(taps, device=weight.device)
+    left = torch.ones(columns, dtype=torch.bool, device=weight.device)
     order: list[int] = []
     errors: list[float] = []
     total = 0.0
-    while len(left) > least:
-        count = len(left)
-        own = weight.reshape(groups, count, taps, outputs)
-        blocks = inverse.reshape(groups, count, taps, count, taps)
-        diagonal = blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
-        costs = (own * torch.linalg.solve(diagonal, own)).sum(dim=(0, 2, 3))
+    while (count := columns - len(order)) > least:
         going = min(max(1, int(count * BLOCK)), count - least)
-        gone = costs.topk(going, largest=False).indices
-        keep = torch.ones(count, dtype=torch.bool)
-        keep[gone] = False
-        out = (gone[:, None] * taps + torch.arange(taps)).flatten()
-        stay = keep.nonzero().flatten()
-        rest = (stay[:, None] * taps + torch.arange(taps)).flatten()
-        across = inverse[:, rest][:, :, out]
-        solved = torch.linalg.solve(inverse[:, out][:, :, out], weight[:, out])
-        total += float((weight[:, out] * solved).sum())
-        weight = weight[:, rest] - across @ solved
-        shrunk = torch.linalg.solve(inverse[:, out][:, :, out], across.transpose(1, 2))
-        inverse = inverse[:, rest][:, :, rest] - across @ shrunk
-        order += left[gone].tolist()
-        errors += [total / variation] * going
-        left = left[stay]
+        gone = _costs(inverse, weight, left).topk(going, largest=False).indices
+        left[gone] = False
+        out = (gone[:, None] * taps + within).flatten()
+        # What is left is as it was, less what went along with the columns that go; their own rows
+        # and columns come to nothing by this.
+        across = inverse[:, :, out]
+        solved = torch.linalg.solve(
+            inverse[:, out][:, :, out], torch.cat([weight[:, out], across.transpose(1, 2)], dim=2)
+        )
+        more = float((weight[:, out] * solved[:, :, :outputs]).sum())
+        weight.baddbmm_(across, solved[:, :, :outputs], alpha=-1)
+        inverse.baddbmm_(across, solved[:, :, outputs:], alpha=-1)
+        order += gone.tolist()
+        # Of columns that go at once, each has its part.
+        errors += [(total + more * at / going) / variation for at in range(1, going + 1)]
+        total += more
     return Curve(tuple(order), tuple(errors))
+
+
+def _costs(inverse: Tensor, weight: Tensor, left: Tensor) -> Tensor:
+    """What each column adds to the error if it goes next; of those gone already, more than all."""
+    groups, width, outputs = weight.shape
+    columns, taps = len(left), width // len(left)
+    own = weight.reshape(groups, columns, taps, outputs)[:, left]
+    blocks = inverse.reshape(groups, columns, taps, columns, taps)
+    diagonal = blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)[:, left]
+    costs = torch.full((columns,), torch.inf, dtype=weight.dtype, device=weight.device)
+    costs[left] = (own * torch.linalg.solve(diagonal, own)).sum(dim=(0, 2, 3))
+    return costs

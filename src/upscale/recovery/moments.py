@@ -47,11 +47,11 @@ class Moments:
         """
         turned = rows.transpose(1, 2)
         self.count += rows.shape[1]
-        self.inputs += rows.sum(dim=1, dtype=torch.float64)
-        self.targets += targets.sum(dim=1, dtype=torch.float64)
+        self.inputs += rows.sum(dim=1)
+        self.targets += targets.sum(dim=1)
         self.gram += turned @ rows
         self.cross += turned @ targets
-        self.energy += targets.square().sum(dim=1, dtype=torch.float64)
+        self.energy += targets.square().sum(dim=1)
 
     def __add__(self, other: Moments) -> Moments:
         names = [own.name for own in fields(self)]

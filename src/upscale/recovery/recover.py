@@ -15,17 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from upscale import masking
-from upscale.api import masked_by
 from upscale.capture import Captured, Example, OwnDraws, tensors_in
 from upscale.errors import BatchError, RecoveryError, RecoveryWarning
 from upscale.model.accepting import ordinary_tensors
+from upscale.model.batches import Batch, batches_of, evaluating
 from upscale.model.layers import weight_names
 from upscale.recovery.refitting import Refit, Refitting, few_rows
-from upscale.recovery.shelf import Shelf
+from upscale.recovery.shelf import MEMORY, Shelf
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
 from upscale.recovery.sites import find_sites
 from upscale.selected.selection import Selection
-from upscale.selection.batches import Batch, batches_of, evaluating
 from upscale.subject import Subject
 
 Progress = Callable[[str], object]
@@ -68,7 +67,7 @@ def recover(
     *,
     towards: nn.Module | None = None,
     choose: bool = False,
-    memory: int = 2 << 30,
+    memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> nn.Module:
     """The masked model of a selection, refitted so that each layer makes what it made before.
@@ -118,7 +117,7 @@ def recover(
         masking.check(subject.model, each)
     outputs = [each for each in selections if each.side == "output"]
     pruned = masking.hold_outputs(subject.model, subject.masks)
-    pruned = masked_by(pruned, outputs, lambda: subject.norms).eval()
+    pruned = masking.masked_by(pruned, outputs, lambda: subject.norms).eval()
     reference = copy.deepcopy(aim.model).eval()
     _check_responds(reference, inputs)
     sites, norms = find_sites(aim.captured, aim.model)
@@ -142,9 +141,10 @@ def recover(
         layer: LEFT for layer, weight in names.items() if weight in kept and weight not in fitted
     }
     selections = tuple(_narrowed(each, names, kept) for each in selections)
-    recovered = masked_by(pruned, [s for s in selections if s.side == "input"], dict)
-    for module, twin in zip(model.modules(), recovered.modules(), strict=True):
-        twin.training = module.training
+    recovered = masking.masked_by(pruned, [s for s in selections if s.side == "input"], dict)
+    modes = {name: module.training for name, module in model.named_modules()}
+    for name, twin in recovered.named_modules():
+        twin.training = modes[name]
     _RECOVERIES[recovered] = Recovery(tuple(run.refits), left, selections)
     return recovered
 

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 Key = tuple[str, str, int]
+# Bytes of values that are held in memory if nobody says.
+MEMORY = 2 << 30
 
 
 class Shelf:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from upscale.errors import SelectionError
+from upscale.model.batches import Batch, batches_of, evaluating, read_maps
 from upscale.model.layers import column_axis, layers, weight_of
-from upscale.selection.batches import Batch, batches_of, evaluating, read_maps
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ Scorer = Callable[[Tensor, Context], Tensor]
 class Study:
     """A model whose layers are to be scored, and what there is to score them by.
 
-    `norms()` gives by layer the scales that BatchNorms give its channels.
+    `norms()` gives by layer the scales that BatchNorms give its channels; `curves(batches)` what
+    the loss of its channels costs if what is left is refitted.
     """
 
     model: nn.Module
@@ -50,6 +51,7 @@ class Study:
     loss: Callable[[Any, Any], Tensor] | None
     inputs: int
     norms: Callable[[], Mapping[str, Tensor]]
+    curves: Callable[[Sequence[Batch]], Mapping[str, Tensor]]
 
     def score_weights(self, scorer: Scorer) -> dict[str, Tensor]:
         """Score every layer by its weight."""
@@ -73,7 +75,9 @@ class Importance(Protocol):
     """A criterion: a score for each channel of each layer; the lowest go first.
 
     `comparable` says whether scores of different layers can be held against each other as they
-    are. Where they cannot, a global selection divides them by their mean.
+    are. Where they cannot, a global selection divides them by their mean. A criterion whose scores
+    are costs that add up may say so, by a field `costs`: a global selection then divides them by
+    what each channel saves of what is asked for.
     """
 
     @property
@@ -231,6 +235,22 @@ class Taylor:
         return totals
 
 
+@dataclass(frozen=True, slots=True)
+class Reconstruction:
+    """What the loss of a channel does to the model's outputs, if what is left is refitted.
+
+    Channels go one by one, the cheapest first, and what goes later costs no less: a layer's
+    scores stand in the order in which its channels go.
+    """
+
+    comparable: bool = True
+    costs: bool = True
+
+    def score(self, study: Study) -> dict[str, Tensor]:
+        found = study.curves(study.batches("reconstruction"))
+        return {name: found[name] for name in study.names if name in found}
+
+
 # Criteria that look at weights alone, and those that need data.
 BY_WEIGHT: dict[str, Importance] = {
     "l1": ByWeight(l1),
@@ -244,6 +264,7 @@ BY_DATA: dict[str, Importance] = {
     "hrank": ByMaps("hrank", rank),
     "taylor": Taylor(),
     "activation": ByMaps("activation", magnitude),
+    "reconstruction": Reconstruction(),
 }
 CRITERIA = BY_WEIGHT | BY_DATA
 

@@ -42,6 +42,13 @@ class LayerSizes:
         gone = sum(sizes.get(weight, 0) * float(1 - flags.mean()) for weight, flags in kept.items())
         return gone / max(1, sum(sizes.values()))
 
+    def of_channel(self, measure: str, weight: str, channels: int) -> float:
+        """What one of a weight's channels amounts to."""
+        if measure == "channels":
+            return 1.0
+        sizes = self.parameters if measure == "parameters" else self.macs
+        return max(1, sizes.get(weight, 0)) / max(1, channels)
+
     def exported(self, lowered: Lowered) -> dict[str, float]:
         """The shares of parameters and macs that an export does without."""
         flow, live = lowered.flow, find_live(lowered.flow, lowered.kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -11,27 +11,32 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from upscale.capture import Example
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.segments import carried_classes
+from upscale.model.batches import Batch
 from upscale.model.layers import copied
 from upscale.names import Parameter
+from upscale.recovery.curves import curves_of
 from upscale.selection.importance import Study, importance_of, score
 from upscale.selection.options import Options
+from upscale.subject import Subject
 
 Scores = npt.NDArray[np.float64]
 
 
 def score_weights(
-    model: nn.Module, flow: ChannelFlow, inputs: int, layers: Mapping[str, str], options: Options
+    subject: Subject, layers: Mapping[str, str], options: Options
 ) -> dict[str, Scores]:
     """A score for every channel of each weight, by the weight; weights without any are left out.
 
-    `layers` names a layer for each weight, `inputs` is how many positional inputs the model
-    takes. Where layers compete, criteria whose scores mean something else in every layer are
-    divided by their mean there: the average channel of each layer scores 1.
+    `layers` names a layer for each weight. Where layers compete, criteria whose scores mean
+    something else in every layer are divided by their mean there: the average channel of each
+    layer scores 1.
     """
     if not layers:
         return {}
+    model, flow = subject.model, subject.flow
     study = Study(
         # On data it is run, with hooks and in another mode; whoever uses the model sees none of it.
         model=model if options.data is None else copied(model, {}),
@@ -39,8 +44,9 @@ def score_weights(
         side=options.side,
         data=options.data,
         loss=options.loss,
-        inputs=inputs,
+        inputs=len(subject.example.args) or 1,
         norms=partial(norm_scales, model, flow, layers, options.side),
+        curves=partial(curve_scores, subject, layers, options.side),
     )
     by_layer = score(options.importance, study)
     scores = {weight: by_layer[name].numpy() for weight, name in layers.items() if name in by_layer}
@@ -84,3 +90,35 @@ def norm_scales(
             values = torch.tensor([by_class[c] for c in classes], dtype=torch.float64)
             by_layer[layers[relation.name]] = values.reshape(groups, -1).mean(dim=0)
     return by_layer
+
+
+def curve_scores(
+    subject: Subject, layers: Mapping[str, str], side: str, batches: Sequence[Batch]
+) -> dict[str, Tensor]:
+    """For each layer what the loss of each channel costs after refitting.
+
+    By curves of what layers read. A channel that is made costs what it costs all its readers.
+    """
+    taken = [Example(batch.args, batch.kwargs) for batch in batches]
+    found = curves_of(subject, taken)
+    of_weights = {
+        weight: found[name].costs for name, weight in subject.weights.items() if name in found
+    }
+    if side == "input":
+        return {name: torch.tensor(of_weights[w]) for w, name in layers.items() if w in of_weights}
+    flow = subject.flow
+    carried = carried_classes(flow)
+    by_class: dict[int, float] = defaultdict(float)
+    for _, relation in flow.layers:
+        known = relation.read in flow.classes and not relation.channelwise
+        if known and relation.name in of_weights:
+            read = flow.classes[relation.read].tolist()
+            costs = of_weights[relation.name] * relation.groups
+            for c, cost in zip(read, costs, strict=True):
+                by_class[carried.get(c, c)] += cost
+    made: dict[str, Tensor] = {}
+    for _, relation in flow.layers:
+        if relation.name in layers and relation.out in flow.classes:
+            classes = [carried.get(c, c) for c in flow.classes[relation.out].tolist()]
+            made[layers[relation.name]] = torch.tensor([by_class[c] for c in classes])
+    return made

@@ -18,6 +18,7 @@ from upscale.model.layers import layers, weight_of
 from upscale.selected.amounts import Reached
 from upscale.selected.selection import Selection
 from upscale.selection.choosing import MET, Chooser, find_limits
+from upscale.selection.importance import importance_of
 from upscale.selection.measuring import LayerSizes, measure_layers
 from upscale.selection.options import Options
 from upscale.selection.scoring import score_weights
@@ -36,13 +37,18 @@ def select_channels(subject: Subject, options: Options) -> Selection:
     units = units.only(frozenset(own.values()))
     limits = find_limits(options, layers(model), own, units)
     first = {weight: name for name, weight in reversed(own.items())}
-    inputs = len(subject.example.args) or 1
-    scores = score_weights(model, flow, inputs, first, options)
+    scores = score_weights(subject, first, options)
     limits = replace(limits, held=limits.held | (first.keys() - scores.keys()))
     scores |= {w: np.zeros(len(units.of[w])) for w in first if w not in scores}
     sizes = measure_layers(
         flow, {names[name]: weight_of(layer).numel() for name, layer in layers(model).items()}
     )
+
+    amount = options.amount
+    if options.scope == "global" and getattr(importance_of(options.importance), "costs", False):
+        # What is worth most goes first: the least cost for what it saves.
+        saved = {w: sizes.of_channel(amount.measure, w, len(own)) for w, own in scores.items()}
+        scores = {weight: own / saved[weight] for weight, own in scores.items()}
 
     def selected(kept: Mapping[str, Flags], read: Mapping[str, Flags]) -> Selection:
         return Selection(
@@ -54,8 +60,6 @@ def select_channels(subject: Subject, options: Options) -> Selection:
 
     def exported(kept: Mapping[str, Flags]) -> dict[str, float]:
         return sizes.exported(lower(subject, (selected(kept, {}),), "split")[1])
-
-    amount = options.amount
 
     def measure(kept: Mapping[str, Flags]) -> float:
         asked = amount.measure

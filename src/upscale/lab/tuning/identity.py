@@ -22,8 +22,8 @@ from torch.utils.data import Dataset, default_collate
 
 from upscale.lab.tuning.recipes import Recipe, TuningError
 from upscale.lab.tuning.undisturbed import Draw, undisturbed
+from upscale.model.batches import evaluating
 from upscale.model.layers import parameter_names, tensors
-from upscale.selection.batches import evaluating
 
 # A text must be the same, a number nearly so: other machines round otherwise.
 Fact = str | float
