@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def test_files_that_hold_no_inputs_are_errors_of_ours_and_run_nothing(
     np.save(tmp_path / "cut.npy", np.zeros((9, 9)))
     cut = (tmp_path / "cut.npy").read_bytes()
     (tmp_path / "cut.npy").write_bytes(cut[:200])
+    (tmp_path / "torn.npy").write_bytes(cut.replace(b"}", b"{"))
     (tmp_path / "none.npy").write_bytes(b"")
     (tmp_path / "none.safetensors").write_bytes(b"")
     head = json.dumps({"x": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}}).encode()
@@ -77,7 +79,7 @@ def test_files_that_hold_no_inputs_are_errors_of_ours_and_run_nothing(
     save_file({"a": torch.zeros(3, 2), "b": torch.zeros(4, 2)}, tmp_path / "uneven.safetensors")
     save_file({"a": torch.zeros(3), "labels": torch.zeros(3)}, tmp_path / "soft.safetensors")
     files = sorted([*tmp_path.glob("*.npy"), *tmp_path.glob("*.safetensors")])
-    assert len(files) == 11
+    assert len(files) == 12
     for path in files:
         with pytest.raises(SourceError, match=path.name):
             found(path)
@@ -105,6 +107,17 @@ def test_a_source_that_holds_nothing_says_what_could_be_given(
     (tmp_path / "bare").mkdir()
     with pytest.raises(SourceError, match=f"{said}.*a folder of images"):
         find_samples(str(tmp_path / name), nothing, torch.float32, 10)
+
+
+def test_a_zip_that_cannot_be_opened_is_an_error_of_ours(tmp_path: Path) -> None:
+    file = tmp_path / "later.zip"
+    with zipfile.ZipFile(file, "w") as held:
+        held.writestr("1.png", b"")
+    data = bytearray(file.read_bytes())
+    data[data.index(b"PK\x01\x02") + 6] = 255  # the version that is needed to read it
+    file.write_bytes(data)
+    with pytest.raises(SourceError, match=r"later\.zip cannot be read: zip file version"):
+        find_samples(str(file), nothing, torch.float32, 10)
 
 
 def test_what_sweeps_take_is_taken_here_too() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from upscale.lab.sources import SourceError
@@ -36,7 +36,7 @@ class Arrays:
         read = _numpy if path.suffix == ".npy" else _safetensors
         try:
             shapes, rows, labels = read(path)
-        except (OSError, ValueError, EOFError, SafetensorError) as error:
+        except Exception as error:  # readers raise what they like on damaged files
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise SourceError(f"{path} cannot be read: {first}") from error
         counts = {shape[0] if shape else 0 for shape in shapes.values()}

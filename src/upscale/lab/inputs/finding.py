@@ -50,7 +50,7 @@ def _pictures(
 ) -> Pictures:
     try:
         found = album.paths
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
         raise SourceError(f"{source} cannot be read: {error}") from error
     if not found:
         raise SourceError(f"{source} holds no image; data is {INPUTS_HELP}")
