@@ -5,20 +5,23 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from upscale import __version__
-from upscale.errors import UpscaleError
+from upscale.cli.data_arguments import add_data, check_data
+from upscale.cli.reading import ArgumentsError, reader, whole
+from upscale.errors import SelectionError, UpscaleError
 from upscale.lab.sources import HELP
 from upscale.lab.sweep.cells import SHAPE, sizes_of
 from upscale.lab.sweep.running import PLACES
 from upscale.selected.amounts import Amount, Latency, Macs, Parameters
-from upscale.selection.importance import BY_WEIGHT
+from upscale.selected.selection import Selection
+from upscale.selection.importance import BY_WEIGHT, CRITERIA
 from upscale.selection.options import OPTIONS, Option
 from upscale.targets.target import FORMATS, ITEM_BYTES, RUNTIMES, Target
 
@@ -36,6 +39,8 @@ examples:
   upscale prune torchvision:resnet50 --weights r50.safetensors --amount 0.3 --out small.safetensors
   upscale prune mypackage.models:build --shape 1,3,32,32 --latency 0.7 --out small.safetensors
   upscale prune upscale:digits --shape 1,1,8,8 --amount 0.5 --out s.safetensors --onnx s.onnx
+  upscale prune torchvision:resnet50 --weights r50.safetensors --amount 0.2 --out s.safetensors \\
+    --data photos/ --recover
 """,
     "inspect": """\
 examples:
@@ -70,10 +75,6 @@ a grid file:
 }
 
 
-class ArgumentsError(UpscaleError, ValueError):
-    """The command line says something that no command takes."""
-
-
 class Parser(argparse.ArgumentParser):
     """A parser that raises what it has to complain of."""
 
@@ -106,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_source(_command(commands, "inspect", "say what can be pruned, what cannot, and why"))
     bench = _command(commands, "bench", "race a model and a smaller one")
     _add_source(bench)
-    _add_amount(bench, required=False)
+    _add_amount(bench, pruning=False)
     bench.add_argument("--against", type=Path, metavar="FILE", help="a file that prune wrote")
     bench.add_argument("--runs", type=whole, default=20, help="runs behind each median")
     _add_target(_command(commands, "calibrate", "measure what copies cost on this machine"))
@@ -134,7 +135,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", help=HELP)
     about = "a state_dict in safetensors or torch.save's format; random weights if not given"
     add("--weights", type=Path, metavar="FILE", help=about)
-    add("--shape", default=SHAPE, help=f"of the input; {SHAPE} if not said")
+    add("--shape", help=f"of the input; {SHAPE} if nothing else says it")
     _add_target(parser)
 
 
@@ -146,24 +147,29 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     add("--dtype", choices=sorted(ITEM_BYTES), default="float32", help="of weights and input")
 
 
-def _add_amount(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    group = parser.add_mutually_exclusive_group(required=required)
+def _add_amount(parser: argparse.ArgumentParser, *, pruning: bool) -> None:
+    """How much to prune, and how; `pruning` may have data, and a selection that is known."""
+    group = parser.add_mutually_exclusive_group(required=pruning)
     for name, (_, about) in AMOUNTS.items():
         group.add_argument(f"--{name}", type=float, metavar="SHARE", help=about)
+    if pruning:
+        about = "the channels to keep: the JSON of a Selection"
+        group.add_argument("--selection", type=Path, metavar="FILE", help=about)
     for name, option in OPTIONS.items():
-        _add_option(parser, name, option)
+        _add_option(parser, name, option, CRITERIA if pruning else BY_WEIGHT)
 
 
-def _add_option(parser: argparse.ArgumentParser, name: str, option: Option) -> None:
+def _add_option(
+    parser: argparse.ArgumentParser, name: str, option: Option, criteria: Iterable[str]
+) -> None:
     """Let an option of `select` be said here, in its own words."""
     flag, about = f"--{name.replace('_', '-')}", option.about
     if name == "importance":
-        about += ". Criteria that need data are in the library"
-        parser.add_argument(flag, choices=tuple(BY_WEIGHT), default=option.default, help=about)
+        parser.add_argument(flag, choices=tuple(criteria), default=option.default, help=about)
     elif option.choices:
         parser.add_argument(flag, choices=option.choices, default=option.default, help=about)
     elif option.number:
-        read = _reader(option.number, option.fits, option.must_be)
+        read = reader(option.number, option.fits, option.must_be)
         parser.add_argument(flag, type=read, default=option.default, metavar="N", help=about)
     else:
         parser.add_argument(flag, action="append", default=[], metavar="PATTERN", help=about)
@@ -171,7 +177,7 @@ def _add_option(parser: argparse.ArgumentParser, name: str, option: Option) -> N
 
 def _add_prune(parser: argparse.ArgumentParser) -> None:
     _add_source(parser)
-    _add_amount(parser, required=True)
+    _add_amount(parser, pruning=True)
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="FILE", help="where to write it")
     add("--onnx", type=Path, metavar="FILE", help="write ONNX too")
@@ -180,6 +186,8 @@ def _add_prune(parser: argparse.ArgumentParser) -> None:
     add("--measure", action="store_true", help="race it, and take the fastest")
     add("--fuse", action="store_true", help="fold BatchNorms, for inference alone")
     add("--no-verify", action="store_true", help="do not compare with the masked model")
+    add("--steps", type=whole, default=1, metavar="N", help="prune in so many steps")
+    add_data(parser)
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
@@ -195,30 +203,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     add("--csv", action="store_true", help="with --show: as CSV, all columns")
 
 
-def _decimal(text: str) -> int:
-    """The number that digits alone say; 0 for any other text."""
-    return int(text) if text.isascii() and text.isdecimal() else 0
-
-
-def _reader(
-    read: Callable[[str], int | float], fits: Callable[[Any], bool], must_be: str
-) -> Callable[[str], int | float]:
-    """What gives the number that an argument says, or says what it must be."""
-
-    def checked(text: str) -> int | float:
-        try:
-            value = read(text)
-        except ValueError:
-            value = math.nan
-        if not fits(value):
-            raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {must_be}")
-        return value
-
-    return checked
-
-
-whole = _reader(_decimal, lambda value: value > 0, "a whole number >= 1")
-seconds = _reader(float, lambda value: 0 < value < math.inf, "a number of seconds > 0")
+seconds = reader(float, lambda value: 0 < value < math.inf, "a number of seconds > 0")
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -229,7 +214,10 @@ def check(arguments: argparse.Namespace) -> None:
         if "runtime" in arguments:
             target_of(arguments)
         if "shape" in arguments:
-            _sizes(arguments.shape)
+            shape_of(arguments)
+        if "data" in arguments:
+            check_data(arguments)
+            _check_selection(arguments)
     except UpscaleError as error:
         raise ArgumentsError(str(error)) from error
 
@@ -255,15 +243,43 @@ def target_of(arguments: argparse.Namespace, batch: int = 1) -> Target:
 
 def example_of(arguments: argparse.Namespace) -> Tensor:
     """An input of the shape asked for."""
-    x = torch.randn(_sizes(arguments.shape), generator=torch.Generator().manual_seed(0))
+    x = torch.randn(shape_of(arguments), generator=torch.Generator().manual_seed(0))
     x = x.to(getattr(torch, arguments.dtype))
     if arguments.channels_last and x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
     return x
 
 
-def _sizes(shape: str) -> tuple[int, ...]:
+def shape_of(arguments: argparse.Namespace) -> tuple[int, ...]:
+    """The shape of the input: as it is said, or that of images of the size that is said."""
+    size = getattr(arguments, "size", None)
+    shape = arguments.shape
+    if shape is None:
+        shape = SHAPE if size is None else f"1,3,{size[0]},{size[1]}"
     sizes = sizes_of(shape)
     if not sizes:
         raise ArgumentsError(f"--shape is {shape!r}; it must be sizes such as {SHAPE}")
     return sizes
+
+
+def selection_of(arguments: argparse.Namespace) -> Selection | None:
+    """The selection that a file holds, if one is named."""
+    path: Path | None = arguments.selection
+    if path is None:
+        return None
+    try:
+        return Selection.from_json(path.read_text(encoding="utf-8"))
+    except (SelectionError, UnicodeDecodeError) as error:
+        raise SelectionError(f"{path} holds no selection: {error}") from error
+
+
+def _check_selection(arguments: argparse.Namespace) -> None:
+    """Raise if options that say how to select come with a selection."""
+    if arguments.selection is None:
+        return
+    for name, option in OPTIONS.items():
+        if getattr(arguments, name) not in (option.default, []):
+            flag = name.replace("_", "-")
+            raise ArgumentsError(f"--{flag} has no say where --selection is given; leave it out")
+    if arguments.steps > 1:
+        raise ArgumentsError("--steps has no say where --selection is given; leave it out")

@@ -14,9 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from upscale.capture import Example
 from upscale.cli import arguments as command_line
-from upscale.cli.arguments import ArgumentsError, amount_of, example_of, target_of
+from upscale.cli.arguments import amount_of, example_of, selection_of, target_of
+from upscale.cli.given_data import GivenData
 from upscale.cli.progress import Progress
+from upscale.cli.reading import ArgumentsError
 from upscale.deploy import to_exported, to_onnx, to_torchscript
 from upscale.errors import ExampleError, SlowerWarning, UpscaleError
 from upscale.lab import sweep as lab
@@ -67,30 +70,43 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    example = example_of(arguments)
-    target = target_of(arguments, len(example))
     formats = {"onnx": to_onnx, "pt2": to_exported, "torchscript": to_torchscript}
     asked = {name: path for name in formats if (path := getattr(arguments, name)) is not None}
     command_line.check_apart({"out": arguments.out, **asked})
-    with Progress(3 + len(asked), quiet=arguments.quiet) as progress:
+    selection = selection_of(arguments)
+    data = GivenData.of(arguments)
+    example = _example(arguments, data)
+    steps = 3 + len(asked) + (2 if data is not None else 0)
+    with Progress(steps, quiet=arguments.quiet) as progress:
         model = _model(arguments, progress)
+        options = {} if selection is not None else _options(arguments)
+        if data is not None:
+            progress.step(f"reading {arguments.data}")
+            options |= data.options(model, example, arguments.importance)
         progress.step("pruning and verifying")
         pruned = prune(
             model,
             example,
-            amount=amount_of(arguments),
-            target=target,
+            amount=None if selection is not None else amount_of(arguments),
+            selection=selection,
+            target=target_of(arguments, len(Example.of(example).tensors[0])),
             verify=not arguments.no_verify,
             measure=arguments.measure,
             fuse=arguments.fuse,
-            progress=progress.say,
-            **_options(arguments),
+            recover={None: False, "all": True}.get(arguments.recover, arguments.recover),
+            steps=arguments.steps,
+            progress=progress.tell,
+            **options,
         )
         progress.step(f"writing {arguments.out}")
         save(pruned, arguments.out)
         for name, path in asked.items():
             progress.step(f"writing {path}")
             formats[name](pruned, example, path)
+        answers = None
+        if data is not None:
+            progress.step("answering before and after")
+            answers = data.answers(model, pruned, example)
     before, after = _weights(model), _weights(pruned)
     verified = pruned.meta.get("verified")
     race = {name: own.median_ms for name, own in pruned.meta.get("race", {}).items()}
@@ -102,14 +118,24 @@ def _prune(arguments: argparse.Namespace) -> int:
         "verified": verified is not None and verified.exact,
         "verification": None if verified is None else asdict(verified),
         "median_ms": race or None,
+        "data": None if data is None else data.told(),
+        "answers": None if answers is None else asdict(answers),
     }
     lines = [
         f"{arguments.model}: {before:,} parameters became {after:,} ({after / before:.1%}).",
         "Not verified, as asked." if verified is None else str(verified),
+        *([] if data is None else data.lines()),
+        *([] if answers is None else [str(answers)]),
         *(f"{name}: {taken:.2f} ms" for name, taken in race.items()),
         *(f"Written: {path}" for path in result["files"]),
     ]
     return _show(arguments, result, lines)
+
+
+def _example(arguments: argparse.Namespace, data: GivenData | None) -> Any:
+    """An input of the shape asked for; if none is, as data that are inputs already have it."""
+    held = None if data is None or arguments.shape is not None else data.example()
+    return example_of(arguments) if held is None else held
 
 
 def _inspect(arguments: argparse.Namespace) -> int:

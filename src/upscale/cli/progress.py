@@ -24,6 +24,7 @@ class Progress:
         self._steps, self._quiet, self._stream = steps, quiet, stream or sys.stderr
         self._done, self._doing, self._since = 0, "", time.monotonic()
         self._shown = False
+        self._detail, self._head, self._said = "", "", 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -44,6 +45,7 @@ class Progress:
         """Say what begins now; what was before is done."""
         self._done += bool(self._doing)
         self._doing, self._since = doing, time.monotonic()
+        self._detail = self._head = ""
 
     def skip(self, steps: int) -> None:
         """Count steps that were done before this began."""
@@ -56,6 +58,18 @@ class Progress:
             self._stream.write(f"{clear}{line}\n")
             self._stream.flush()
 
+    def tell(self, line: str) -> None:
+        """Show a line that stays, and those that begin like it, up to a colon, in the bar.
+
+        `refitting: 3 of 9 operations, 8 s left` comes again and again: one every half minute
+        stays, so that whoever reads a file of them sees that it goes on.
+        """
+        head, now = line.partition(":")[0], time.monotonic()
+        self._detail = line
+        if head != self._head or now - self._said >= SILENT:
+            self._head, self._said = head, now
+            self.say(line)
+
     def _run(self) -> None:
         told, last = "", time.monotonic()
         while not self._stop.wait(EVERY):
@@ -67,7 +81,8 @@ class Progress:
             if self._stream.isatty():
                 full = WIDTH * self._done // max(1, self._steps)
                 bar = "#" * full + "-" * (WIDTH - full)
-                self._stream.write(f"\r\x1b[K[{bar}] {self._doing}, {taken:.0f} s")
+                detail = f"; {self._detail}" if self._detail else ""
+                self._stream.write(f"\r\x1b[K[{bar}] {self._doing}, {taken:.0f} s{detail}")
             elif self._doing != told and (taken >= SLOW or silent):
                 told, last = self._doing, now
                 self._stream.write(f"[{self._done + 1}/{self._steps}] {self._doing}\n")

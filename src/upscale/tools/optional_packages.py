@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -46,3 +47,13 @@ def import_torchvision() -> ModuleType:
         library.define(schema)
     _declared.append(library)
     return importlib.import_module("torchvision")
+
+
+def import_pillow() -> Any:
+    """Return Pillow's `Image` module, which decodes images."""
+    try:
+        return importlib.import_module("PIL.Image")
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(
+            f"reading images needs pillow ({error}): pip install upscale[images]"
+        ) from error

@@ -7,6 +7,7 @@ look at their own process's part alone, so keep the parts large, or use `SyncBat
 """
 
 from upscale.lab.tuning.recipes import Epoch, Recipe, TuningError
+from upscale.lab.tuning.teaching import Teacher
 from upscale.lab.tuning.training import batches, tune
 
-__all__ = ["Epoch", "Recipe", "TuningError", "batches", "tune"]
+__all__ = ["Epoch", "Recipe", "Teacher", "TuningError", "batches", "tune"]

@@ -15,9 +15,10 @@ from torch.utils.data import Dataset
 from upscale.lab.tuning import identity
 from upscale.lab.tuning.identity import Parts, differences
 from upscale.lab.tuning.recipes import Epoch, Recipe, TuningError
+from upscale.lab.tuning.teaching import Teacher
 
 STATE = "progress.json"
-FIXED = ("model", "masks", "recipe", "train", "test")
+FIXED = ("teacher", "answers", "model", "masks", "recipe", "train", "test")
 CHANGING = ("weights", "outputs")
 
 
@@ -39,9 +40,10 @@ class Checkpoints:
         train: Dataset[Any],
         test: Dataset[Any],
         recipe: Recipe,
+        teacher: Teacher | None,
     ) -> Checkpoints:
         """The checkpoints of a run that is about to begin, or to go on."""
-        own = identity.conditions(model, train, test, recipe)
+        own = identity.conditions(model, train, test, recipe, teacher)
         return cls(folder, model, test, own, identity.state(model, test))
 
     def save(self, accelerator: Any, epochs: Sequence[Epoch]) -> None:
@@ -93,7 +95,9 @@ class Checkpoints:
                     f"{last} does not say which model, masks and data it is of: an older version "
                     "wrote it; take another folder"
                 )
-            fixed = identity.json_to_parts(told["fixed"], FIXED)
+            # What was written before there were teachers had none.
+            untaught = identity.parts_to_json(identity.NO_TEACHER)
+            fixed = identity.json_to_parts({**untaught, **told["fixed"]}, FIXED)
             begun, reached = (
                 identity.json_to_parts(told[own], CHANGING) for own in ("begun", "reached")
             )

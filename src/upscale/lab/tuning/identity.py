@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset, default_collate
 
+from upscale.lab.tuning.items import parted
 from upscale.lab.tuning.recipes import Recipe, TuningError
+from upscale.lab.tuning.teaching import Teacher
 from upscale.lab.tuning.undisturbed import Draw, undisturbed
 from upscale.model.batches import evaluating
 from upscale.model.layers import parameter_names, tensors
@@ -111,6 +113,8 @@ PHRASES = {
     "recipe": "another recipe",
     "train": "other training data",
     "test": "other test data",
+    "teacher": "another teacher",
+    "answers": "a teacher that computes something else",
     "weights": "other weights",
     "outputs": "a model that computes something else",
 }
@@ -132,11 +136,20 @@ class Part:
 Parts = Mapping[str, Part]
 
 
+NO_TEACHER: Parts = {"teacher": Part("no teacher", ()), "answers": Part("no answers", ())}
+
+
 def conditions(
-    model: nn.Module, train: Dataset[Any], test: Dataset[Any], recipe: Recipe
+    model: nn.Module,
+    train: Dataset[Any],
+    test: Dataset[Any],
+    recipe: Recipe,
+    teacher: Teacher | None = None,
 ) -> dict[str, Part]:
     """What stays the same from the first epoch to the last."""
+    taught = NO_TEACHER if teacher is None else _teacher(teacher, test)
     return {
+        **taught,
         "model": _structure(model),
         "masks": _masks(model),
         "recipe": Part(str(recipe), (json.dumps(asdict(recipe), sort_keys=True),)),
@@ -147,12 +160,8 @@ def conditions(
 
 def state(model: nn.Module, test: Dataset[Any]) -> dict[str, Part]:
     """What changes: the weights, and what the model makes of some test data with them."""
-    facts: list[Fact] = []
-    for name, tensor in tensors(model).items():
-        kind, *numbers = sketch(tensor)
-        facts += [f"{name} {kind}", *numbers]
     return {
-        "weights": Part.of("weights", tuple(facts)),
+        "weights": Part.of("weights", _weights(model)),
         "outputs": Part.of("outputs", _outputs(model, test)),
     }
 
@@ -161,7 +170,7 @@ def differences(then: Parts, now: Parts) -> list[str]:
     """What is not as it was, with both named: there and here."""
     told = []
     for name, own in now.items():
-        tolerance = OUTPUTS_TOLERANCE if name == "outputs" else TOLERANCE
+        tolerance = OUTPUTS_TOLERANCE if name in ("outputs", "answers") else TOLERANCE
         before = then[name]
         if not near(before.facts, own.facts, tolerance):
             told.append(f"{PHRASES[name]}: there {before.said}, here {own.said}")
@@ -251,20 +260,45 @@ def _sample(images: Dataset[Any], most: int, draw: Draw) -> list[Any]:
     return [draw(partial(images.__getitem__, turn * size // count)) for turn in range(count)]
 
 
+def _weights(model: nn.Module) -> tuple[Fact, ...]:
+    facts: list[Fact] = []
+    for name, tensor in tensors(model).items():
+        kind, *numbers = sketch(tensor)
+        facts += [f"{name} {kind}", *numbers]
+    return tuple(facts)
+
+
+def _teacher(teacher: Teacher, test: Dataset[Any]) -> Parts:
+    """Who teaches and how, and what the teacher makes of some test data."""
+    model = teacher.model
+    how = f"loss {teacher.loss}, temperature {teacher.temperature}, labels {teacher.labels}"
+    structure = _structure(model)
+    facts = (how, *structure.facts, *_masks(model).facts, *_weights(model))
+    said = f"{structure.said.partition(' [')[0]} ({how})"
+    return {
+        "teacher": Part.of(said, facts),
+        "answers": Part.of("answers", _outputs(model, test)),
+    }
+
+
 def _outputs(model: nn.Module, test: Dataset[Any]) -> tuple[Fact, ...]:
-    """What a model makes of a few test images; its own buffers stay as they are."""
+    """What tells apart what a model makes of a few test images."""
+    if not size_of(test):
+        return ()
+    return _twice(lambda: [_leaves(looked_at(model, test))])
+
+
+def looked_at(model: nn.Module, test: Dataset[Any]) -> Any:
+    """What a model makes of a few test images; its buffers and all generators stay as they are."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     before = [(own, own.detach().clone()) for own in model.buffers()]
     with undisturbed(model, test) as draw, evaluating(model), torch.no_grad():
-        images = _sample(test, PROBED, draw)
-        if not images:
-            return ()
-        inputs = default_collate(images)[0].to(device)
-        facts = _twice(lambda: [_leaves(draw(lambda: model(inputs.clone())))])
+        inputs = parted(default_collate(_sample(test, PROBED, draw)))[0].to(device)
+        made = draw(lambda: model(inputs))
         for own, value in before:
             if not torch.equal(own, value):
                 own.copy_(value)
-    return facts
+    return made
 
 
 def _leaves(item: Any) -> list[tuple[Fact, ...]]:

@@ -37,9 +37,15 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What an epoch came to: the mean loss while it was trained, top-1 in percent after it."""
+    """What an epoch came to: the mean loss while it was trained, top-1 in percent after it.
+
+    Top-1 is of test data with labels; without, it is how often the teacher is agreed with, and
+    `None` where outputs are no classes. `apart` is how far outputs are from the teacher's on test
+    data: the mean square of the difference, as a share of their own.
+    """
 
     number: int
     loss: float
-    top1_percent: float
+    top1_percent: float | None
     seconds: float
+    apart: float | None = None

@@ -1,0 +1,40 @@
+"""Reading what an argument says: numbers that must fit."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import Any
+
+from upscale.errors import UpscaleError
+
+
+class ArgumentsError(UpscaleError, ValueError):
+    """The command line says something that no command takes."""
+
+
+def reader(
+    read: Callable[[str], Any], fits: Callable[[Any], bool], must_be: str
+) -> Callable[[str], Any]:
+    """What gives the value that an argument says, or says what it must be."""
+
+    def checked(text: str) -> Any:
+        try:
+            value = read(text)
+        except ValueError:
+            value = math.nan
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {must_be}")
+        return value
+
+    return checked
+
+
+def decimal(text: str) -> int:
+    """The number that digits alone say; -1 for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() else -1
+
+
+whole = reader(decimal, lambda value: value > 0, "a whole number >= 1")
+count = reader(decimal, lambda value: value >= 0, "a whole number >= 0")
