@@ -6,15 +6,15 @@ see, and what it is judged by.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from upscale.recovery.moments import Moments
+from upscale.recovery.moments import TARGETS, Moments
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
-from upscale.recovery.sites import Norm, Site, tensor_of
+from upscale.recovery.sites import Cut, Norm, Site, tensor_of
 from upscale.recovery.writing import site_affine
 
 # The last share of every batch is held out; of a layer with more rows than this some are drawn.
@@ -22,6 +22,28 @@ HELD_OUT = 0.2
 ROWS = 1 << 18
 
 Parts = tuple[Moments, Moments]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """Rows of a batch, what to make of them, and what that is added to, all by group and sample.
+
+    A fit may see the first `seen` samples; the others are held out.
+    """
+
+    rows: Tensor
+    wanted: Tensor
+    met: Tensor
+    seen: int
+
+    @property
+    def parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """What may be seen and what is held out, as groups × rows × numbers."""
+        for own in (slice(None, self.seen), slice(self.seen, None)):
+            rows, wanted, met = (
+                x[:, own].flatten(1, 2) for x in (self.rows, self.wanted, self.met)
+            )
+            yield rows, wanted, met
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +60,25 @@ class Counting:
         groups, _, taps, outputs = geometry.as_matrix(weight).shape
         parts = self._none(groups, len(columns) * taps, outputs, weight)
         for site in own:
-            self._add(site, columns, parts)
+            for read in self._read(site, columns):
+                for part, (rows, wanted, _) in zip(parts, read.parts, strict=True):
+                    part.add(rows, wanted)
         return parts[0].reduced(), parts[1].reduced()
+
+    def allowed(
+        self, site: Site, cut: Cut, columns: Tensor, parts: Parts, weight: Tensor, shift: Tensor
+    ) -> Parts:
+        """The same sums, for the targets nearest to what given weights make that do as well.
+
+        What is cut off behind the layer may be anything: where the unpruned network makes −3 in
+        front of a ReLU and the weights −1, nothing has to be mended.
+        """
+        renewed = parts[0].without_targets(), parts[1].without_targets()
+        for read in self._read(site, columns):
+            for part, (rows, wanted, met) in zip(renewed, read.parts, strict=True):
+                made = rows @ weight.to(rows) + shift[:, None].to(rows)
+                part.add_targets(rows, cut.nearest(wanted, made, met))
+        return renewed[0].reduced(*TARGETS), renewed[1].reduced(*TARGETS)
 
     def of_norm(self, norm: Norm, operand: str) -> Parts:
         """The sums of a norm, whose channels are groups of one column and one output."""
@@ -53,18 +92,25 @@ class Counting:
                 _wide_enough(own).reshape(*own.shape[:2], -1, 1).transpose(0, 1)
                 for own in (read, made)
             )
-            self._part(batch, rows, wanted, parts)
+            read = Read(rows, wanted, wanted, self._seen(rows.shape[1], batch))
+            for part, (rows, wanted, _) in zip(parts, read.parts, strict=True):
+                part.add(rows, wanted)
         return parts[0].reduced(), parts[1].reduced()
 
     def _none(self, groups: int, columns: int, outputs: int, like: Tensor) -> Parts:
         first, second = (Moments.none(groups, columns, outputs, like.device) for _ in range(2))
         return first, second
 
-    def _add(self, site: Site, columns: Tensor, parts: Parts) -> None:
-        """Count in what one call of a layer reads, and should make, of every batch."""
+    def _read(self, site: Site, columns: Tensor) -> Iterator[Read]:
+        """What one call of a layer reads, and should make, of every batch."""
         geometry, model = site.geometry, self.unpruned
         scale, shift = site_affine(model, site)
         bias = None if site.bias is None else tensor_of(model, site.bias)
+
+        def by_group(made: Tensor) -> Tensor:
+            apart: Tensor = made.unflatten(-1, (geometry.groups, -1))
+            return apart.permute(2, 0, 1, 3)
+
         for batch in self.beside.batches:
             made = geometry.by_channel(self.beside.value(UNPRUNED, site.node, batch))
             places = self._places(*made.shape[:2])
@@ -72,20 +118,17 @@ class Counting:
             # What the layer made holds its bias already, and the shift counts it in.
             target = target if bias is None else target - bias
             target = target * scale.to(target) + shift.to(target)
+            met = torch.zeros((), dtype=target.dtype, device=target.device).expand_as(target)
             if site.other is not None:
-                for network, sign in ((UNPRUNED, 1), (PRUNED, -1)):
-                    met = geometry.by_channel(self.beside.value(network, site.other, batch))
-                    target = target + sign * (met if places is None else met[:, places])
+                full, met = (
+                    geometry.by_channel(self.beside.value(network, site.other, batch))
+                    for network in (UNPRUNED, PRUNED)
+                )
+                full, met = (own if places is None else own[:, places] for own in (full, met))
+                target = target + (full - met)
             read = _wide_enough(self.beside.value(PRUNED, site.read, batch))
             rows = geometry.rows(read, columns, places).permute(2, 0, 1, 3, 4).flatten(3)
-            wanted = target.unflatten(-1, (geometry.groups, -1)).permute(2, 0, 1, 3)
-            self._part(batch, rows, wanted, parts)
-
-    def _part(self, batch: int, rows: Tensor, wanted: Tensor, parts: Parts) -> None:
-        """Count in rows and targets, as groups × samples × places × numbers: seen, or held out."""
-        first = self._seen(rows.shape[1], batch)
-        for part, own in zip(parts, (slice(None, first), slice(first, None)), strict=True):
-            part.add(rows[:, own].flatten(1, 2), wanted[:, own].flatten(1, 2))
+            yield Read(rows, by_group(target), by_group(met), self._seen(rows.shape[1], batch))
 
     def _seen(self, samples: int, batch: int) -> int:
         """How many samples of a batch a fit may see; of small batches every fifth is held out."""

@@ -73,8 +73,7 @@ def eliminate(
     groups × (columns · taps) × outputs. Groups share their columns. Errors are given as shares of
     `variation`.
     """
-    groups, _, outputs = weight.shape
-    taps = weight.shape[1] // columns
+    outputs, taps = weight.shape[2], weight.shape[1] // columns
     inverse, weight = inverse.clone(), weight.clone()
     within = torch.arange(taps, device=weight.device)
     left = torch.ones(columns, dtype=torch.bool, device=weight.device)

@@ -8,7 +8,8 @@ worse there than the old weights do, they stay.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ LADDER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 START = 3
 # The same where columns are weighed against each other: some may repeat what others carry.
 DAMPING = 1e-4
+# How often targets are looked for that do as well and come nearer.
+ROUNDS = 4
 # What stands for no variation where something has to be divided by it.
 TINY = 1e-30
 # How far products in single precision may be off, as a share of the largest.
@@ -70,6 +73,41 @@ def fit(fitted: Moments, held: Moments, old: Tensor, shift: Tensor, *, shifts: b
             best += direction
     weight, moved = _solved(whole, old, LADDER[best], shift, shifts=shifts)
     return Fit(weight, moved, whole, LADDER[best], before, error(best))
+
+
+def refine(
+    found: Fit,
+    old: Tensor,
+    shift: Tensor,
+    nearer: Callable[[Tensor, Tensor], tuple[Moments, Moments]],
+    *,
+    shifts: bool,
+) -> Fit:
+    """A fit made better where several targets do equally well.
+
+    `nearer` gives the sums for the targets that come nearest to what weights make. Fitting to
+    them can only lessen the error, and so can taking the nearest again; a few rounds are enough.
+    """
+    strength, unit = found.strength, None
+
+    def judged(parts: tuple[Moments, Moments], weight: Tensor, moved: Tensor) -> float:
+        part = parts[1] if parts[1].count > 0 else parts[0]
+        return float(part.error(weight, moved).sum())
+
+    start = nearer(old, shift)
+    unit = float(variation(found.whole)) * float(
+        (start[1].count if start[1].count > 0 else start[0].count) / found.whole.count.clamp_min(1)
+    )
+    best = replace(found, before=judged(start, old, shift) / unit, after=torch.inf)
+    weight, moved = found.weight, found.shift
+    for _ in range(ROUNDS):
+        parts = nearer(weight, moved)
+        error = judged(parts, weight, moved) / unit
+        if error >= best.after:
+            break
+        best = replace(best, weight=weight, shift=moved, after=error)
+        weight, moved = _solved(parts[0] + parts[1], old, strength, shift, shifts=shifts)
+    return best
 
 
 def _solved(

@@ -12,6 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+# The sums that targets are in.
+TARGETS = ("targets", "cross", "energy")
+
 
 @dataclass(slots=True, eq=False)
 class Moments:
@@ -45,13 +48,21 @@ class Moments:
 
         Products are taken in the precision of the rows, and summed in double precision.
         """
-        turned = rows.transpose(1, 2)
         self.count += rows.shape[1]
         self.inputs += rows.sum(dim=1)
+        self.gram += rows.transpose(1, 2) @ rows
+        self.add_targets(rows, targets)
+
+    def add_targets(self, rows: Tensor, targets: Tensor) -> None:
+        """Count in the targets of rows that are counted already."""
         self.targets += targets.sum(dim=1)
-        self.gram += turned @ rows
-        self.cross += turned @ targets
+        self.cross += rows.transpose(1, 2) @ targets
         self.energy += targets.square().sum(dim=1)
+
+    def without_targets(self) -> Moments:
+        """The sums of the same rows, without targets yet."""
+        fresh = {name: torch.zeros_like(getattr(self, name)) for name in TARGETS}
+        return replace(self, **fresh)
 
     def __add__(self, other: Moments) -> Moments:
         names = [own.name for own in fields(self)]
@@ -62,11 +73,11 @@ class Moments:
         gram, cross = self.gram[:, columns][:, :, columns], self.cross[:, columns]
         return replace(self, inputs=self.inputs[:, columns], gram=gram, cross=cross)
 
-    def reduced(self) -> Moments:
-        """The sums over all processes, where there are several."""
+    def reduced(self, *names: str) -> Moments:
+        """The sums over all processes, where there are several: of these, or of all."""
         if dist.is_available() and dist.is_initialized():
-            for own in fields(self):
-                dist.all_reduce(getattr(self, own.name))
+            for name in names or [own.name for own in fields(self)]:
+                dist.all_reduce(getattr(self, name))
         return self
 
     def centred(self) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,7 +21,7 @@ from torch import Tensor, fx, nn
 from upscale.errors import RecoveryError
 from upscale.recovery.counting import Counting, Parts
 from upscale.recovery.elimination import eliminate
-from upscale.recovery.fitting import DAMPING, Fit, System, fit
+from upscale.recovery.fitting import DAMPING, Fit, System, fit, refine
 from upscale.recovery.moments import Moments
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
 from upscale.recovery.sites import Norm, Site, tensor_of
@@ -131,13 +132,25 @@ class Refitting:
                 old[:, entries],
                 (parts[0].of_columns(entries), parts[1].of_columns(entries)),
             )
-        found = self._fitted(site.weight, parts, old, shift, shifts=site.shifts)
+        found = self._fitted(sites, columns, parts, old, shift)
         if found.pays:
             write_site(model, site, columns, found)
         else:
             write_columns(model, site, columns)
 
     def _fitted(
+        self, sites: list[Site], columns: Tensor, parts: Parts, old: Tensor, shift: Tensor
+    ) -> Fit:
+        """The fit of a layer; where something is cut off behind it, what is cut may be anything."""
+        site = sites[0]
+        found = self._checked(site.weight, parts, old, shift, shifts=site.shifts)
+        if site.cut is not None:
+            nearer = partial(self._counting.allowed, site, site.cut, columns, parts)
+            found = refine(found, old, shift, nearer, shifts=site.shifts)
+        self._note(site.weight, found)
+        return found
+
+    def _checked(
         self, weight: str, parts: Parts, old: Tensor, shift: Tensor, *, shifts: bool
     ) -> Fit:
         fitted, held = parts
@@ -145,17 +158,19 @@ class Refitting:
             raise RecoveryError(
                 f"{weight}: what the model computes there on the batches is not finite"
             )
-        found = fit(fitted, held, old, shift, shifts=shifts)
-        rows, columns = int(found.whole.count), old.shape[1]
+        return fit(fitted, held, old, shift, shifts=shifts)
+
+    def _note(self, weight: str, found: Fit) -> None:
+        rows, columns = int(found.whole.count), found.weight.shape[1]
         self.refits.append(Refit(weight, found.before, found.after, rows, columns, not found.pays))
-        return found
 
     def _fit_norm(self, norm: Norm, node: fx.Node) -> None:
         """Fit a norm of its own: the scale and shift that bring it closest to what it made."""
         model = self.models[PRUNED]
         scale, shift = (own[:, None] for own in affine(model, norm))
         parts = self._counting.of_norm(norm, node.all_input_nodes[0].name)
-        found = self._fitted(norm.scale, parts, scale[:, None], shift, shifts=True)
+        found = self._checked(norm.scale, parts, scale[:, None], shift, shifts=True)
+        self._note(norm.scale, found)
         slope, moved = (found.weight[:, 0], found.shift) if found.pays else (scale, shift)
         mean, variance = found.whole.spread(torch.ones_like(slope)[:, None])
         write_norm(model, norm, *(own.flatten() for own in (mean, variance, slope, moved)))

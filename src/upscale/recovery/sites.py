@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from upscale.capture import Call, Captured, Ref
@@ -42,10 +43,36 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """An activation that cuts off what is below or above: ReLU, ReLU6, and their like."""
+
+    low: float
+    high: float
+
+    def nearest(self, wanted: Tensor, made: Tensor, met: Tensor) -> Tensor:
+        """Of all that is cut to the same as `wanted` is, what comes nearest to `made`.
+
+        Both are still added to `met` before they are cut.
+
+        >>> wanted, made = torch.tensor([-3.0, -3.0, 2.0]), torch.tensor([-1.0, 1.0, 1.0])
+        >>> Cut(0.0, torch.inf).nearest(wanted, made, torch.zeros(3)).tolist()
+        [-1.0, 0.0, 2.0]
+        """
+        whole = wanted + met
+        least = torch.where(whole <= self.low, -torch.inf, whole)
+        most = torch.where(whole >= self.high, torch.inf, whole)
+        # At or below the lower end anything up to it will do, at or above the upper the reverse.
+        least = torch.where(whole >= self.high, self.high, least)
+        most = torch.where(whole <= self.low, self.low, most)
+        return (made + met).clamp(least, most) - met
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """One call of a layer: where it reads, its tensors, and what follows it alone.
 
-    `other` is the node that is added to what the layer, and its norm, make; it ran before.
+    `other` is the node that is added to what the layer, and its norm, make; it ran before. `cut`
+    says what of the sum is cut off next.
     """
 
     node: str
@@ -55,6 +82,7 @@ class Site:
     geometry: Geometry
     norm: Norm | None = None
     other: str | None = None
+    cut: Cut | None = None
 
     @property
     def shifts(self) -> bool:
@@ -91,7 +119,8 @@ class _Finder:
         }
         shared = {n for n, site in sites.items() if times[site.weight] > 1}
         sites = {
-            n: replace(s, norm=None, other=None) if n in shared else s for n, s in sites.items()
+            n: replace(s, norm=None, other=None, cut=None) if n in shared else s
+            for n, s in sites.items()
         }
         return sites, norms
 
@@ -121,8 +150,22 @@ class _Finder:
         else:
             node_made = node
         other = None if after is None else self._added(after, node_made, node)
+        if after is not None and other is not None:
+            after = self._alone_after(after)
+        cut = None if after is None else self._cut(after)
         own = None if bias is None else bias.value.name
-        return Site(node.name, read.name, weight.value.name, own, geometry, norm, other)
+        return Site(node.name, read.name, weight.value.name, own, geometry, norm, other, cut)
+
+    def _cut(self, node: fx.Node) -> Cut | None:
+        """What a node cuts off, if that is all it does."""
+        if self._call(node, "relu", "relu_") is not None:
+            return Cut(0.0, torch.inf)
+        if self._call(node, "relu6", "relu6_") is not None:
+            return Cut(0.0, 6.0)
+        call = self._call(node, "hardtanh", "hardtanh_")
+        if call is None:
+            return None
+        return Cut(float(call.arguments["min_val"]), float(call.arguments["max_val"]))
 
     def _normalises(self, norm: Norm | None, call: Call, geometry: Geometry) -> bool:
         """Whether a norm scales and shifts what a layer makes by channel.
