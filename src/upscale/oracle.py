@@ -18,6 +18,7 @@ import copy
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,16 +65,15 @@ def masked(
             for where in norms.get(layer, [name]):
                 zeros[where] |= lost
     for where, channels in zeros.items():
-        twin.get_submodule(where).register_forward_hook(_ZeroOutputs(frozenset(channels)))
+        twin.get_submodule(where).register_forward_hook(partial(_zero_outputs, channels))
     return twin
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
     """The convolutions and linear layers of a model, each by every name it has."""
-    named = model.named_modules(remove_duplicate=False)
     return {
         name: module
-        for name, module in named
+        for name, module in model.named_modules(remove_duplicate=False)
         if isinstance(module, LAYERS) and isinstance(getattr(module, "weight", None), Tensor)
     }
 
@@ -127,16 +127,11 @@ def _flags(like: Tensor, axis: int, lost: Sequence[bool]) -> Tensor:
     return torch.tensor(lost, device=like.device).view(shape)
 
 
-@dataclass(frozen=True, slots=True)
-class _ZeroOutputs:
+def _zero_outputs(channels: set[int], module: nn.Module, inputs: object, output: Tensor) -> Tensor:
     """A hook that makes channels zero in whatever a module returns."""
-
-    channels: frozenset[int]
-
-    def __call__(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        axis = _channel_axis(module)
-        lost = [channel in self.channels for channel in range(output.shape[axis])]
-        return output.masked_fill(_flags(output, axis, lost), 0.0)
+    axis = _channel_axis(module)
+    lost = [channel in channels for channel in range(output.shape[axis])]
+    return output.masked_fill(_flags(output, axis, lost), 0.0)
 
 
 class _BlindTo(TorchFunctionMode):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 
 import torch
 from torch import fx, nn
@@ -27,12 +28,9 @@ class Fetches:
 
     def read(self, node: str, value: str) -> fx.Node:
         """A value as a node reads it: whole, or fetched along one axis after the other."""
-        edges = self._edges.get((node, value))
-        if edges is None:
-            return self._building.values[value]()
-        first, *rest = edges
-        new = self.fetch(first)
-        for edge in rest:
+        edges = self._edges.get((node, value), [])
+        new = self.fetch(edges[0]) if edges else self._building.values[value]()
+        for edge in edges[1:]:
             new = self._take(new, edge)
         return new
 
@@ -92,11 +90,7 @@ class Fetches:
     def _gather(self, edge: Edge, piece: Piece, indices: tuple[int, ...]) -> str:
         """The path of a module that copies channels one by one."""
         path, self._gathers = f"gathers.{self._gathers}", self._gathers + 1
-        if piece.fills:
-            gather: Gather = Infill(
-                edge.axis, indices, self._device, axes=edge.axes, rows=piece.rows
-            )
-        else:
-            gather = Gather(edge.axis, indices, self._device, rows=piece.rows)
-        self._building.held[path] = gather
+        kind = partial(Infill, axes=edge.axes) if piece.fills else Gather
+        gather = kind(edge.axis, indices, rows=piece.rows)
+        self._building.held[path] = gather.to(self._device)
         return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,8 @@ class Cutter:
         """A copy of whatever the model holds at a path, cut if it is a parameter or buffer."""
         if path in self._extras:
             return copy.deepcopy(self._extras[path])
-        owner: Any = self._model
-        for part in path.split("."):
-            owner = getattr(owner, part)
-        return self._tensor(owner) if isinstance(owner, Tensor) else copy.deepcopy(owner)
+        held: Any = attrgetter(path)(self._model)
+        return self._tensor(held) if isinstance(held, Tensor) else copy.deepcopy(held)
 
     def module(
         self, path: str, *, groups: int | None, width: int | None, constant: bool
@@ -166,14 +165,15 @@ class Cutter:
         kept = self._plan.kept.get(name)
         if kept is not None and name in self._column_axes:
             axis = self._column_axes[name]
-            columns = cuts.get(axis, range(tensor.shape[axis]))
-            smaller = _zero_rest(smaller, axis, columns, kept)
+            staying, columns = set(kept), cuts.get(axis, range(tensor.shape[axis]))
+            gone = [place for place, column in enumerate(columns) if column not in staying]
+            if gone:  # widened: read, with weights that are zero
+                smaller = smaller.index_fill(axis, _as_index(gone, smaller.device), 0.0)
         if smaller.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
             smaller = smaller.clone()
-        formats = (torch.channels_last, torch.channels_last_3d)
-        for fmt in formats:
-            if tensor.ndim == 4 + formats.index(fmt) and tensor.is_contiguous(memory_format=fmt):
-                smaller = smaller.contiguous(memory_format=fmt)
+        last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.ndim)
+        if last is not None and tensor.is_contiguous(memory_format=last):
+            smaller = smaller.contiguous(memory_format=last)
         return smaller
 
 
@@ -181,21 +181,12 @@ def _pointwise(layer: nn.Module, rows: int, columns: int) -> nn.Module:
     """A layer of a kind that looks at one place at a time, without weight or bias."""
     if isinstance(layer, nn.Linear):
         return nn.Linear(columns, rows, bias=False, device="meta")
-    kinds = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
-    return kinds[weight_of(layer).ndim](columns, rows, 1, bias=False, device="meta")
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[weight_of(layer).ndim - 3]
+    return kind(columns, rows, 1, bias=False, device="meta")
 
 
 def _as_index(indices: Sequence[int], device: torch.device) -> Tensor:
     return torch.from_numpy(np.array(indices, dtype=np.int64)).to(device)
-
-
-def _zero_rest(tensor: Tensor, axis: int, columns: Sequence[int], kept: tuple[int, ...]) -> Tensor:
-    """A weight with zeros in those of its columns that are not kept."""
-    if columns == kept:
-        return tensor
-    staying = set(kept)
-    gone = [place for place, column in enumerate(columns) if column not in staying]
-    return tensor.index_fill(axis, _as_index(gone, tensor.device), 0.0) if gone else tensor
 
 
 def _fit(module: nn.Module, groups: int | None, width: int | None) -> None:

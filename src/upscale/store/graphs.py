@@ -144,12 +144,12 @@ TARGETS: Mapping[str, Callable[[Json], Any]] = {
 def _check_attribute(function: Any, args: tuple[Any, ...], kwargs: Any) -> None:
     """`getattr` may ask for a few things only."""
     if function is getattr and (
-        len(args) != 2 or kwargs or not isinstance(args[0], fx.Node) or args[1] not in ATTRIBUTES
+        len(args) != 2
+        or kwargs
+        or not isinstance(args[0], fx.Node)
+        or args[1] not in words.ATTRIBUTES
     ):
         raise StoreError("it asks for an attribute that is not in the registry")
-
-
-ATTRIBUTES = frozenset(words.ATTRIBUTES)
 
 
 def _codegen_to_json(codegen: CodeGen) -> Json:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from upscale.api import apply
-from upscale.errors import PlanError, StoreError, UpscaleError
+from upscale.errors import StoreError, UpscaleError
 from upscale.masking import hold_output
 from upscale.model.accepting import duplicate, ordinary_tensors, settled
 from upscale.model.layers import copied, tensors
@@ -45,14 +45,15 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> fx.Gra
         return _load(container.read(Path(path)), model)
     except StoreError:
         raise
-    except Exception as error:  # whatever a file brings about, memory and depth included
+    except Exception as error:  # whatever a file brings about, memory and depth included: its plan
+        # may be none, its parts may not fit together, its masks may lie beyond the last channel.
         raise StoreError(f"{path!s:.200} cannot be loaded: {error!r:.200}") from error
 
 
 def _load(content: container.Content, model: nn.Module | None) -> fx.GraphModule:
     entries = _entries(content.document)
     check_values([entries["graph"], entries["example"]], content.size)
-    plan = None if entries["plan"] is None else _plan(entries["plan"])
+    plan = None if entries["plan"] is None else Plan.from_json(entries["plan"])
     held = json_to_tensors(entries["tensors"])
     pruned = _made(entries, held)
     install(pruned, held, content.tensors)
@@ -60,7 +61,7 @@ def _load(content: container.Content, model: nn.Module | None) -> fx.GraphModule
     _set_modes(pruned, entries["training"])
     for path, channels in as_table(entries["held"]).items():
         masked = submodule(pruned, path, f"masks {path}, which is not there")
-        _hold(masked, tuple(checks.as_integers(channels)))
+        hold_output(masked, tuple(checks.as_integers(channels)))
     if plan is None and model is not None:
         raise StoreError("the file holds no plan to apply; load it without a model")
     if plan is not None:
@@ -104,10 +105,7 @@ def _made(entries: dict[str, Json], held: Mapping[str, Held]) -> fx.GraphModule:
     read = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
     parts: dict[str, Any] = {**modules, **{path: _attribute(modules, path) for path in read}}
     name = checks.as_identifier(entries["name"], "a model")
-    try:
-        made = fx.GraphModule(parts, graph, name)
-    except Exception as error:  # torch's own code puts the parts together, and checks as it pleases
-        raise StoreError(f"the file's parts do not fit together: {error!s:.200}") from error
+    made = fx.GraphModule(parts, graph, name)
     _check_finite(made, sum(map(len, parts)))
     return made
 
@@ -141,13 +139,6 @@ def _check_finite(made: nn.Module, most: int) -> None:
         raise StoreError("the file's modules hold each other over and over")
 
 
-def _plan(text: Json) -> Plan:
-    try:
-        return Plan.from_json(text)
-    except PlanError as error:
-        raise StoreError(f"the file's plan cannot be read: {error}") from error
-
-
 def _check_targets(pruned: fx.GraphModule) -> None:
     """Raise unless every part that the graph names is of the kind that it is used as."""
     for node in pruned.graph.nodes:
@@ -160,13 +151,6 @@ def _set_modes(pruned: nn.Module, training: Json) -> None:
     modes = training if isinstance(training, dict) else {}
     for path, module in pruned.named_modules():
         module.training = checks.as_bool(modes.get(path))
-
-
-def _hold(module: nn.Module, channels: tuple[int, ...]) -> None:
-    try:
-        hold_output(module, channels)
-    except (IndexError, RuntimeError, AssertionError) as error:
-        raise StoreError(f"the file masks channels that are not there: {error}") from error
 
 
 def check_made_of(model: nn.Module, pruned: fx.GraphModule, size: int) -> None:
@@ -206,18 +190,13 @@ def _applied(model: nn.Module, pruned: fx.GraphModule, size: int) -> fx.GraphMod
         return apply(twin, plan, example.map(partial(torch.zeros_like, device=device)))
     except UpscaleError as error:
         raise StoreError(f"the file was saved from another model: {error}") from error
-    except Exception as error:  # a plan that was tampered with may fail anywhere
-        raise StoreError(f"the file's plan does not fit the model: {error!r:.200}") from error
 
 
 def _without_numbers(model: nn.Module) -> nn.Module:
     """A copy of a model on the meta device; what was shared stays shared."""
     twins: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers()):
-        empty = torch.empty_like(tensor, device="meta", requires_grad=False)
-        twins[id(tensor)] = (
-            nn.Parameter(empty, requires_grad=tensor.requires_grad)
-            if isinstance(tensor, nn.Parameter)
-            else empty
-        )
+        empty = torch.empty_like(tensor, device="meta")
+        learnt = isinstance(tensor, nn.Parameter)
+        twins[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if learnt else empty
     return copied(model, twins)

@@ -17,14 +17,14 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from upscale.errors import StoreError
 from upscale.rewrite.constant import Constant
 from upscale.rewrite.gather import Gather, Infill
+from upscale.store import words
 from upscale.store.checks import MOST_AXES, Json, as_entry, as_object, as_table
 from upscale.store.literals import json_to_literal, literal_to_json
-from upscale.store.registry import LAYERS
 from upscale.store.tensors import check_fits
 from upscale.tools.quiet import unwarned
 
 CLASSES: Mapping[str, type[nn.Module]] = {
-    **LAYERS,
+    **{f"nn.{name}": getattr(nn, name) for name in words.LAYERS},
     "nn.modules.linear.NonDynamicallyQuantizableLinear": NonDynamicallyQuantizableLinear,
     "upscale.Constant": Constant,
     "upscale.Gather": Gather,

@@ -127,8 +127,7 @@ def makes_sense(outputs: Sequence[Tensor], at_least: float) -> bool:
 
     Zero times infinity is no number in the masked model alone, where it overflows.
     """
-    share = finite_share(outputs)
-    return 0 < share >= at_least
+    return 0 < finite_share(outputs) >= at_least
 
 
 def finite_share(outputs: Sequence[Tensor]) -> float:

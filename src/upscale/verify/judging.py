@@ -162,11 +162,11 @@ class Judge:
             name = names[0]
             found = (path_in(self.exported, own) for own in names)
             paths = [path for path in found if path in last.ours.buffers]
-            wrote = _differ(last.theirs.buffers[name], self.theirs.at_first[name])
+            wrote = difference(last.theirs.buffers[name], self.theirs.at_first[name])
             if not paths:
                 if wrote and not self._is_of_a_norm_that_left(name):
                     yield name, None
-            elif wrote or _differ(last.ours.buffers[paths[0]], self.ours.at_first[paths[0]]):
+            elif wrote or difference(last.ours.buffers[paths[0]], self.ours.at_first[paths[0]]):
                 yield name, paths[0]
 
     def _is_of_a_norm_that_left(self, name: str) -> bool:
@@ -219,7 +219,3 @@ def _no_evidence(
         names = ", ".join(asked[:NAMES_SHOWN]) + ", ..." * (len(asked) > NAMES_SHOWN)
         return f"no output responds {where} to the weights that pruning changed ({names})"
     return None
-
-
-def _differ(one: Tensor, other: Tensor) -> bool:
-    return difference(one, other) != 0.0
