@@ -17,7 +17,6 @@ from __future__ import annotations
 import copy
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -166,17 +165,9 @@ class _BlindTo(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-# How a tensor is marked with the call that made it: tensors take attributes, and lose them with
-# whatever is computed from them.
-MADE_BY = "_upscale_made_by"
-
-
-@dataclass(slots=True)
-class _Made:
-    """What one call of a layer made: where its channels are, and the modules that read it."""
-
-    axis: int
-    readers: set[str] = field(default_factory=set)
+# How a tensor that a layer made is marked with those who read it: tensors take attributes, and
+# lose them with whatever is computed from them.
+READERS = "_upscale_readers"
 
 
 class _Readers(TorchDispatchMode):
@@ -189,7 +180,8 @@ class _Readers(TorchDispatchMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: Counter[str] = Counter()
-        self.made: dict[str, list[_Made]] = defaultdict(list)
+        # Of each call of a layer: the axis its channels lie along, and the modules that read them.
+        self.made: dict[str, list[tuple[int, set[str]]]] = defaultdict(list)
         self._inside = [""]
         for name, module in model.named_modules():
             module.register_forward_pre_hook(lambda *_, name=name: self._enter(name))
@@ -204,16 +196,15 @@ class _Readers(TorchDispatchMode):
     def _leave(self, name: str, module: nn.Module, output: Any) -> None:
         self._inside.pop()
         if isinstance(module, LAYERS) and isinstance(output, Tensor):
-            made = _Made(_channel_axis(module) % output.dim())
-            setattr(output, MADE_BY, made)
-            self.made[name].append(made)
+            readers: set[str] = set()
+            setattr(output, READERS, readers)
+            self.made[name].append((_channel_axis(module) % output.dim(), readers))
 
     def note(self, values: Any) -> None:
         """Note that some values are read here."""
         for leaf in leaves_of(values):
-            made = getattr(leaf, MADE_BY, None)
-            if made is not None:
-                made.readers.add(self._inside[-1])
+            readers: set[str] = getattr(leaf, READERS, set())
+            readers.add(self._inside[-1])
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -237,10 +228,10 @@ def _norms(model: nn.Module, example: Example) -> dict[nn.Module, list[str]]:
         watch.note(twin(*given.args, **given.kwargs))  # the caller reads what it gets
     own = {name for name in norms if watch.calls[name] == 1}
     return {
-        model.get_submodule(name): [min(each.readers) for each in made]
+        model.get_submodule(name): [min(readers) for _, readers in made]
         for name, made in watch.made.items()
         if _applies_what_it_stores(model.get_submodule(name))
-        and all(len(each.readers) == 1 and each.readers <= own and each.axis == 1 for each in made)
+        and all(len(readers) == 1 and readers <= own and axis == 1 for axis, readers in made)
     }
 
 

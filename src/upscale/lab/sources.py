@@ -188,11 +188,10 @@ def _counted(source: str, found: Iterable[Any], images: int | None) -> Iterator[
     left = images
     try:
         for pair in found:
-            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-                raise SourceError(f"{source} gives {type(pair).__name__}; each batch is two things")
-            inputs, labels = pair
-            if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+            paired = isinstance(pair, (tuple, list)) and len(pair) == 2
+            if not paired or not all(isinstance(own, Tensor) for own in pair):
                 raise SourceError(f"{source} gives batches that are no pairs of tensors")
+            inputs, labels = pair
             yield (inputs, labels) if left is None else (inputs[:left], labels[:left])
             left = None if left is None else left - len(labels)
             if left is not None and left <= 0:

@@ -44,11 +44,7 @@ def rewrite(
 
 class _Rewriter:
     def __init__(
-        self,
-        model: nn.Module,
-        captured: Captured,
-        plan: Plan,
-        met: Mapping[str, tuple[float, ...]],
+        self, model: nn.Module, captured: Captured, plan: Plan, met: Mapping[str, tuple[float, ...]]
     ) -> None:
         self._captured, self._plan, self._changes = captured, plan, plan.graph
         self._cutter = Cutter(model, captured.extras, plan, met)
@@ -83,10 +79,8 @@ class _Rewriter:
         self._graph.eliminate_dead_code(self._has_effect)
         keep_apart(self._graph, self._writers, self._building.views)
         self._graph.lint()
-        held = self._building.used()
-        write_again(self._graph, self._augmented, self._building.views, held)
-        held = self._building.without_clashes(held)
-        module = fx.GraphModule(held, self._graph, self._captured.name)
+        write_again(self._graph, self._augmented, self._building.views, self._held)
+        module = fx.GraphModule(self._building.used(), self._graph, self._captured.name)
         module.training = self._captured.training
         return module
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -75,11 +76,12 @@ def keep_contiguous(
 
     What even the whole model would copy, a flip of channels for instance, does not count.
     """
-    streams = list(_streams(flow, kept))
+    cut = untied(flow, written_anew(flow))
+    carried = carried_classes(cut)
+    streams = list(_streams(cut, carried, kept))
     ways = [FREE if stream.plain or stream.alone else WHOLE for stream in streams]
-    choices = [
-        _choose(stream, way, kept, scores, slack) for stream, way in zip(streams, ways, strict=True)
-    ]
+    choose = partial(_choose, kept=kept, scores=scores, slack=slack)
+    choices = list(map(choose, streams, ways))
     unavoidable: int | None = None
     while True:
         chosen, read = _together(kept, list(chain.from_iterable(choices)))
@@ -88,20 +90,20 @@ def keep_contiguous(
         if plan.copied_bytes and unavoidable is None:
             unavoidable = make_plan(Lowered(flow, {}), Way(widen=False)).copied_bytes
         copies = plan.copied_bytes > (unavoidable or 0)
-        guilty = _guilty(plan, flow, streams, ways) if copies else []
+        guilty = _guilty(plan, cut, carried, streams, ways) if copies else []
         if not guilty:
             return chosen, read
         for index in guilty:
             ways[index] += 1
-            choices[index] = _choose(streams[index], ways[index], kept, scores, slack)
+            choices[index] = choose(streams[index], ways[index])
 
 
-def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
+def _streams(
+    cut: ChannelFlow, carried: Mapping[int, int], kept: Mapping[str, Flags]
+) -> Iterator[Stream]:
     """The streams that layers with a choice read."""
-    cut = untied(flow, written_anew(flow))
     live = find_live(cut, {})
     stream_of = find_streams(cut, live)
-    carried = carried_classes(cut)
     fixed = fixed_streams(cut, stream_of, wants_of(cut, live, {}))
     readers: dict[int, list[WindowReader]] = defaultdict(list)
     awkward: set[int] = set()
@@ -175,10 +177,10 @@ def _together(
     return chosen, read
 
 
-def _guilty(plan: Plan, flow: ChannelFlow, streams: list[Stream], ways: list[int]) -> list[int]:
+def _guilty(
+    plan: Plan, cut: ChannelFlow, carried: Mapping[int, int], streams: list[Stream], ways: list[int]
+) -> list[int]:
     """The freest of the streams that a plan copies channels of."""
-    cut = untied(flow, written_anew(flow))
-    carried = carried_classes(cut)
     edges = (*plan.graph.edges, *plan.graph.joins)
     copying = [e for e in edges if e.copied_bytes] or [e for e in edges if e.concatenated_bytes]
     values = {edge.value for edge in copying} | {p.value for e in copying for p in e.pieces}

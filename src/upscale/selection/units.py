@@ -55,7 +55,8 @@ def find_units(
     """
     ends = _ends(flow, side)
     if single_branch:
-        alone = _single_branch(flow, side)
+        segments = [segment for segment in find_segments(flow) if segment.single_branch]
+        alone = {w for s in segments for w in (s.consumers if side == "input" else s.producers)}
         ends = {weight: classes for weight, classes in ends.items() if weight in alone}
     joined = Classes()
     joined.fresh(flow.class_count)
@@ -103,9 +104,3 @@ def _needed(flow: ChannelFlow, carried: Mapping[int, int]) -> set[int]:
             lines |= read.difference(*(relation.reads for relation in step.relations))
     known = [flow.classes[line].tolist() for line in lines & flow.classes.keys()]
     return {carried.get(c, c) for classes in known for c in classes}
-
-
-def _single_branch(flow: ChannelFlow, side: str) -> set[str]:
-    segments = [segment for segment in find_segments(flow) if segment.single_branch]
-    ends = [s.consumers if side == "input" else s.producers for s in segments]
-    return {weight for names in ends for weight in names}

@@ -18,7 +18,7 @@ from upscale.store.checks import Json, as_identifier, as_path, check_values
 from upscale.store.examples import check_example, example_to_json
 from upscale.store.graphs import graph_to_json
 from upscale.store.modules import check_hooks, module_to_json
-from upscale.store.tensors import held_tensors, tensors_to_json
+from upscale.store.tensors import tensors_to_json
 
 VERSION = 1
 
@@ -35,7 +35,7 @@ def save(pruned: fx.GraphModule, path: str | os.PathLike[str]) -> None:
     for name, module in pruned.named_modules():
         where = f"module {name}" if name else "the export itself"
         check_hooks(module, f"{where} cannot be saved: ")
-    held, tensors = held_tensors(pruned)
+    held, tensors = tensors_to_json(pruned)
     for name in held:
         as_path(name)
     size = sum(tensor.nbytes for tensor in tensors.values())  # of the file: it has more
@@ -47,7 +47,7 @@ def save(pruned: fx.GraphModule, path: str | os.PathLike[str]) -> None:
         "modules": modules_to_json(pruned),
         "training": {name: own.training for name, own in pruned.named_modules()},
         "held": masks_to_json(pruned),
-        "tensors": tensors_to_json(held),
+        "tensors": held,
         **_origin_to_json(pruned, size),
     }
     check_values([document["graph"], document["example"]], size)

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import torch
 
 from upscale import __version__
 from upscale.errors import UpscaleError
-from upscale.lab.sweep.cells import Cell, GridError
+from upscale.lab.sweep.cells import STEPS, Cell, GridError
 from upscale.lab.sweep.deadlines import TimedOut, deadline
 from upscale.lab.sweep.locks import cores
 from upscale.lab.sweep.metrics import Metric, metric_of
@@ -54,14 +53,8 @@ def next_job(todo: deque[Job], before: Cell | None) -> Job:
 
 
 def _in_common(one: Cell, other: Cell) -> int:
-    """0: another model; then a step up for the same model, criterion and selection."""
-    steps = (
-        ("model", "weights", "seed"),
-        ("importance", "sample", "side", "constraint", "segments", "shape"),
-        ("amount", "of", "scope", "slack"),
-    )
-    alike = (all(getattr(one, name) == getattr(other, name) for name in names) for names in steps)
-    return len(list(takewhile(bool, alike)))
+    """How many steps of two trials are the same."""
+    return sum(one.settings_of(step) == other.settings_of(step) for step in STEPS)
 
 
 MOST_TRIES = 2
@@ -148,7 +141,8 @@ def _settings(cell: Cell) -> Iterator[None]:
     """The cell's threads and seed, denormals flushed; afterwards everything is as it was."""
     if cell.seed > LARGEST_SEED:
         raise GridError(f"seed is {cell.seed}; torch takes whole numbers up to {LARGEST_SEED}")
-    threads, flushed = torch.get_num_threads(), _flushes()
+    threads = torch.get_num_threads()
+    flushed = bool(torch.tensor(1e-310, dtype=torch.float64) * 1.0 == 0)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(cell.seed)
         torch.set_num_threads(cell.threads)
@@ -158,10 +152,6 @@ def _settings(cell: Cell) -> Iterator[None]:
         finally:
             torch.set_num_threads(threads)
             torch.set_flush_denormal(flushed)
-
-
-def _flushes() -> bool:
-    return bool((torch.tensor([1e-310], dtype=torch.float64) * 1.0 == 0).all())
 
 
 def _plain(value: Any) -> Any:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from upscale.lab.sweep.cells import REQUIRED, SETTINGS, Cell, GridError, is_number
@@ -50,7 +49,7 @@ class Grid:
             if name not in self.settings:
                 raise GridError(f"the grid has no {name!r}; it needs {', '.join(REQUIRED)}")
         own = {name: _values(name, value) for name, value in self.settings.items()}
-        object.__setattr__(self, "settings", MappingProxyType(own))
+        object.__setattr__(self, "settings", own)
         self.cells()  # says at once what is wrong
 
     def cells(self) -> tuple[Cell, ...]:
@@ -65,9 +64,6 @@ class Grid:
         cells = (Cell(**dict(zip(names, values, strict=True))).settled() for values in every)
         fit = (c for c in cells if c.constraint != "contiguous" or c.side != "output")
         return tuple(dict.fromkeys(fit))
-
-    def __reduce__(self) -> Any:
-        return Grid, ({name: list(values) for name, values in self.settings.items()},)
 
 
 def cells_of(given: Grid | Iterable[Grid | Cell]) -> tuple[Cell, ...]:

@@ -90,13 +90,11 @@ def run_processes(cells: Sequence[Cell], note: Note, workers: int) -> Iterator[R
 
 def _received(crew: list[_Worker], todo: deque[Job], note: Note) -> Iterator[Record]:
     """What the next workers to say something say; a worker that died or is late leaves the crew."""
-    busy = {worker.pipe: worker for worker in crew if worker.job}
-    dues = [worker.due for worker in busy.values() if worker.due is not None]
+    busy = {worker.pipe: (worker, worker.job) for worker in crew if worker.job}
+    dues = [worker.due for worker, _ in busy.values() if worker.due is not None]
     patience = max(0.0, min(dues) - time.monotonic()) if dues else None
     for pipe in wait(list(busy), patience):
-        worker = busy[pipe]  # type: ignore[index]  # only pipes are waited for
-        job = worker.job
-        assert job is not None
+        worker, job = busy[pipe]  # type: ignore[index]  # only pipes are waited for
         try:
             given = worker.take()
         except (EOFError, OSError):
@@ -108,14 +106,12 @@ def _received(crew: list[_Worker], todo: deque[Job], note: Note) -> Iterator[Rec
             else:
                 note(given)
     now = time.monotonic()
-    for worker in [own for own in crew if own.due is not None and own.due <= now]:
-        job = worker.job
-        assert job is not None
+    for worker, job in busy.values():
         spent = job.cell.timeout
-        assert spent is not None
-        crew.remove(worker)
-        worker.end()
-        yield failure(job.cell, TimedOut(spent), time.time() - spent, spent, job.attempts)
+        if spent and worker in crew and worker.due is not None and worker.due <= now:
+            crew.remove(worker)
+            worker.end()
+            yield failure(job.cell, TimedOut(spent), time.time() - spent, spent, job.attempts)
 
 
 def _hire() -> _Worker:

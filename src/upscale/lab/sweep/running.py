@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from upscale.lab.sweep import on_ray
 from upscale.lab.sweep.attempts import WAITING, Note, attempt
@@ -39,32 +40,30 @@ class Pace:
 
     cells: dict[bool, int]
     workers: int = 1
-    done: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    seconds: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
+    taken: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
     failed: int = 0
 
     def count(self, *, alone: bool, seconds: float, failed: bool) -> None:
         """Take note of a cell that is finished."""
-        self.done[alone] += 1
-        self.seconds[alone] += seconds
+        self.taken[alone].append(seconds)
         self.failed += failed
+
+    @property
+    def finished(self) -> list[float]:
+        """The seconds that each cell took that is finished."""
+        return self.taken[False] + self.taken[True]
 
     @property
     def left_seconds(self) -> float | None:
         """What the cells left will take, if they take what those before did; None at first."""
-        finished = sum(self.done.values())
-        if not finished:
+        if not self.finished:
             return None
-        usual = sum(self.seconds.values()) / finished
-        left = 0.0
-        for alone, cells in self.cells.items():
-            done = self.done[alone]
-            mean = self.seconds[alone] / done if done else usual
-            left += (cells - done) * mean / (1 if alone else max(1, self.workers))
-        return left
+        left = {alone: cells - len(self.taken[alone]) for alone, cells in self.cells.items()}
+        usual = {alone: fmean(own or self.finished) for alone, own in self.taken.items()}
+        return left[False] * usual[False] / self.workers + left[True] * usual[True]
 
     def __str__(self) -> str:
-        told = [f"{sum(self.done.values())} of {sum(self.cells.values())} cells"]
+        told = [f"{len(self.finished)} of {sum(self.cells.values())} cells"]
         if self.failed:
             told.append(f"{self.failed} failed")
         if self.left_seconds is not None:
@@ -161,7 +160,7 @@ def run(
                     tell(record, pace)
         keys = {cell.key for cell in cells}
         failures = len(keys & (file.keys() - file.keys(failed=False)))
-    return Summary(len(cells), len(cells) - len(todo), sum(pace.done.values()), failures)
+    return Summary(len(cells), len(cells) - len(todo), len(pace.finished), failures)
 
 
 def _measure(

@@ -84,11 +84,7 @@ class Trial:
                 torch.manual_seed(cell.seed)
                 return find_model(cell.model, None if cell.weights is None else Path(cell.weights))
 
-        return self._memory.get("model", self._origin, make)
-
-    @property
-    def _origin(self) -> tuple[Any, ...]:
-        return (self.cell.model, self.cell.weights, self.cell.seed)
+        return self._memory.get("model", cell.settings_of("model"), make)
 
     @cached_property
     def example(self) -> Tensor:
@@ -106,20 +102,13 @@ class Trial:
     @cached_property
     def selection(self) -> Selection:
         """The channels that stay."""
-        return self._memory.get("selection", self._chosen, self._select)
-
-    @property
-    def _chosen(self) -> tuple[Any, ...]:
-        cell = self.cell
-        how = (getattr(cell, name) for name in SELECTING)
-        return (*self._origin, cell.amount, cell.of, *how, cell.sample, cell.shape)
+        return self._memory.get("selection", self.cell.settings_of("selection"), self._select)
 
     def _select(self) -> Selection:
         cell = self.cell
         sample = None if cell.sample is None else self._data("sample", cell.sample, None)
-        key = (*self._origin, cell.importance, cell.sample, cell.side, cell.segments, cell.shape)
-        key = (*key, cell.constraint)  # which layers are scored may depend on it
         options = {name: getattr(cell, name) for name in SELECTING}
+        key = cell.settings_of("importance")
         options["importance"] = self._memory.get("importance", key, self._criterion)
         with unwarned(AmountWarning):  # what was reached is recorded
             return api.select(
@@ -141,17 +130,12 @@ class Trial:
     @property
     def plan(self) -> Plan:
         """The plan that the cell's method makes."""
-        return self._memory.get("plan", self._planned, self._plan)
+        return self._memory.get("plan", self.cell.settings_of("plan"), self._plan)
 
     @property
     def exported(self) -> fx.GraphModule:
         """The export; of zero-copy, which is there to be timed, the numbers are wrong."""
-        return self._memory.get("exported", self._planned, self._export)
-
-    @property
-    def _planned(self) -> tuple[Any, ...]:
-        cell = self.cell
-        return (*self._chosen, cell.method, cell.runtime, cell.memory_format, cell.threads)
+        return self._memory.get("exported", self.cell.settings_of("plan"), self._export)
 
     def _plan(self) -> Plan:
         zero_copy = self.cell.method == "zero-copy"

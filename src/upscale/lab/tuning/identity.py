@@ -170,14 +170,9 @@ def differences(then: Parts, now: Parts) -> list[str]:
     return told
 
 
-def parts_to_json(parts: Parts) -> dict[str, Any]:
-    """Parts as plain data."""
-    return {name: asdict(part) for name, part in parts.items()}
-
-
-def json_to_parts(given: Any, names: tuple[str, ...]) -> dict[str, Part]:
-    """Parts of these names from plain data; raises what comes up where it is none."""
-    return {name: Part(str(given[name]["said"]), tuple(given[name]["facts"])) for name in names}
+def json_to_parts(given: Any) -> dict[str, Part]:
+    """Parts from plain data; raises what comes up where it is none."""
+    return {name: Part(str(own["said"]), tuple(own["facts"])) for name, own in given.items()}
 
 
 def size_of(images: Dataset[Any]) -> int:
