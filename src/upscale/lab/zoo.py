@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from upscale.errors import UpscaleError
-from upscale.tools.optional_packages import MissingPackageError, import_torchvision
+from upscale.tools.optional_packages import MissingPackageError, import_optional, import_torchvision
 
 __all__ = [
     "DigitsData",
@@ -158,12 +158,8 @@ def digits_data() -> DigitsData:
     >>> digits_data().held_out_images.shape
     torch.Size([359, 1, 8, 8])
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
-        raise MissingPackageError("the digits need scikit-learn: pip install it") from error
-
-    bunch = load_digits()
+    needed = "the digits need scikit-learn: pip install it"
+    bunch = import_optional("sklearn.datasets", needed).load_digits()
     images = torch.from_numpy(bunch.images).float().div(16).unsqueeze(1)
     labels = torch.from_numpy(bunch.target).long()
     # RandomState's stream is frozen by NumPy's compatibility policy, so the split never moves.

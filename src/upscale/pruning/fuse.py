@@ -7,7 +7,7 @@ from collections import Counter
 from operator import attrgetter
 from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -49,13 +49,10 @@ def _calls(module: fx.GraphModule) -> Counter[int]:
     """How often each parameter is used: through modules, and by itself."""
     count: Counter[int] = Counter()
     for node in module.graph.nodes:
-        tensors: list[Tensor] = []
         if node.op == "call_module":
-            tensors = list(module.get_submodule(str(node.target)).parameters())
+            count.update(map(id, module.get_submodule(str(node.target)).parameters()))
         elif node.op == "get_attr":
-            found = attrgetter(str(node.target))(module)
-            tensors = [found] if isinstance(found, Tensor) else []
-        count.update(map(id, tensors))
+            count[id(attrgetter(str(node.target))(module))] += 1
     return count
 
 
@@ -65,12 +62,11 @@ def _fold(module: fx.GraphModule, node: fx.Node, norm: _BatchNorm, called: Count
     if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) > 1:
         return
     layer: Any = module.get_submodule(str(before.target))
-    mean, variance = norm.running_mean, norm.running_var
+    # Behind a linear a norm may be over another axis than its features.
+    fits = type(layer) in CONVOLUTIONS and norm.running_mean is not None
     shared = any(called[id(p)] > 1 for p in (*layer.parameters(), *norm.parameters()))
-    if mean is None or variance is None or shared or layer._forward_hooks or norm._forward_hooks:
+    if not fits or shared or layer._forward_hooks or norm._forward_hooks:
         return
-    if type(layer) not in CONVOLUTIONS:
-        return  # behind a linear a norm may be over another axis than its features
 
     # In double precision, so that the result is rounded once.
     fused = fuse_conv_bn_eval(copy.deepcopy(layer).double(), copy.deepcopy(norm).double())

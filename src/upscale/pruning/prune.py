@@ -6,7 +6,6 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from torch import fx, nn
@@ -107,8 +106,7 @@ def prune(
         if steps > 1:
             raise SelectionError("a latency is reached in one step; prune in several to shares")
         amount = _share_for(job, amount, Options(Amount(0), **options), tell)
-    data = options.get("data") or ()
-    mend = partial(_mended, how=recover, data=data, towards=model, tell=tell) if recover else None
+    mend = _mender(model, recover, options.get("data") or (), tell)
     drawn = _draw(job, Options(Amount.of(amount), **options), steps, tune, mend)
     pruned = _fastest(drawn, tell) if measure else drawn.exported(drawn.plan(way))
     return fusing.fuse(pruned) if fuse else pruned
@@ -155,14 +153,24 @@ class _Job:
         return pruned
 
 
-def _mended(
-    job: _Job, how: bool | str, data: Sequence[Any], towards: nn.Module, tell: Progress
-) -> nn.Module:
-    """The masked model of a job, brought closer to the unpruned one again."""
-    if how == "norms":
+Mender = Callable[[_Job], nn.Module]
+
+
+def _mender(
+    model: nn.Module, recover: bool | str, data: Sequence[Any], tell: Progress
+) -> Mender | None:
+    """What makes the masked model of a job come close to the unpruned one again, if anything."""
+    if not recover:
+        return None
+
+    def renewed(job: _Job) -> nn.Module:
         return recalibrate(job.masked(), data, len(job.subject.example.args) or 1)
-    own = masking.hold_outputs(job.subject.model, job.subject.masks)
-    return refit(own, job.selection, data, towards=towards, progress=tell)
+
+    def refitted(job: _Job) -> nn.Module:
+        own = masking.hold_outputs(job.subject.model, job.subject.masks)
+        return refit(own, job.selection, data, towards=model, progress=tell)
+
+    return renewed if recover == "norms" else refitted
 
 
 def _draw(
@@ -170,7 +178,7 @@ def _draw(
     options: Options,
     steps: int = 1,
     tune: Callable[[nn.Module, int], object] | None = None,
-    mend: Callable[[_Job], nn.Module] | None = None,
+    mend: Mender | None = None,
 ) -> _Job:
     """Choose channels, in steps."""
     amount = options.amount

@@ -24,6 +24,7 @@ from upscale.model.layers import (
 from upscale.planning import Plan
 from upscale.rewrite.building import unclashing
 from upscale.selected.selection import Selection
+from upscale.tools.grouping import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,7 @@ def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
     lost = sorted(plan.weights.cuts.keys() - wide.keys())
     if lost:
         raise PlanError(f"the export was made from another model: here is no {lost[0]}")
-    names: dict[int, list[str]] = {}
-    for name, tensor in wide.items():
-        names.setdefault(id(tensor), []).append(name)
-    for name, *others in names.values():
+    for name, *others in grouped((id(tensor), name) for name, tensor in wide.items()).values():
         paths = [unclashing(own) for own in (name, *others) if unclashing(own) in small]
         if paths:
             _fill(wide[name], small[paths[0]], plan.weights.cuts.get(name, {}), name)

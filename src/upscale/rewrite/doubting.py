@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from math import prod
 
 from torch import nn
 
 from upscale import masking, oracle
 from upscale.capture import Captured, Example
 from upscale.errors import CaptureError, ExampleError, PlanError
-from upscale.model.layers import KINDS, column_axis, weight_names, weight_of
+from upscale.masking.hooks import rows_of
+from upscale.model.layers import KINDS, weight_names
 from upscale.planning import Plan
 from upscale.selected.selection import Selection
 from upscale.verify import compare
@@ -103,5 +105,4 @@ def _outputs(module: nn.Module) -> int:
     """How many channels a layer or a normalisation makes."""
     if not isinstance(module, KINDS):
         return int(getattr(module, "num_features", 0))
-    rows = int(weight_of(module).shape[1 - column_axis(module)])
-    return rows * int(getattr(module, "groups", 1)) if column_axis(module) == 0 else rows
+    return prod(rows_of(module))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from functools import partial
 
 import torch
@@ -12,6 +11,7 @@ from upscale.planning import Edge, Piece, Spread
 from upscale.planning.plan import GraphChanges
 from upscale.rewrite.building import Building
 from upscale.rewrite.gather import Gather, Infill
+from upscale.tools.grouping import grouped
 
 
 class Fetches:
@@ -22,9 +22,7 @@ class Fetches:
         self._fetched: dict[tuple[str, int, tuple[Piece, ...]], fx.Node] = {}
         self._slices: dict[tuple[fx.Node, int, int, int], fx.Node] = {}
         self._gathers = 0
-        self._edges: dict[tuple[str, str], list[Edge]] = defaultdict(list)
-        for edge in changes.edges:
-            self._edges[edge.node, edge.value].append(edge)
+        self._edges = grouped(((edge.node, edge.value), edge) for edge in changes.edges)
 
     def read(self, node: str, value: str) -> fx.Node:
         """A value as a node reads it: whole, or fetched along one axis after the other."""

@@ -36,11 +36,7 @@ WEIGHTS_OF_A_LAYER = 2  # at least: one for what comes in, one for what was ther
 # Set for every tensor a module has, or only once it runs: no part of how it was constructed.
 DERIVED = {"training", "_flat_weights", "_flat_weight_refs", "_is_hf_initialized"}
 NOT_PLAIN = DERIVED | vars(nn.Module()).keys()
-HOOKS = (
-    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
-    *("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks"),
-    "_load_state_dict_post_hooks",
-)
+HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 
 
 def module_to_json(module: nn.Module) -> dict[str, Json]:

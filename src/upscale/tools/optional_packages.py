@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -25,6 +26,14 @@ _OPERATOR_SCHEMAS = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
 _declared: list[torch.library.Library] = []  # a Library takes its operators with it when freed
+
+
+def import_optional(name: str, otherwise: str) -> Any:
+    """A module that not everybody has; where it is missing, the error says what to do."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(otherwise) from error
 
 
 def import_torchvision() -> ModuleType:

@@ -103,7 +103,7 @@ def _compared(
     ]
     # What an export says of its buffers: which channels they are of. All else is computed.
     cuts = plan.weights.cuts if (plan := getattr(exported, "meta", {}).get("plan")) else {}
-    return Judge(masked, exported, cuts, theirs, ours).judged(calls, asked)
+    return Judge(cuts, theirs, ours).judged(calls, asked)
 
 
 def _called(

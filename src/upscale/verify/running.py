@@ -13,11 +13,8 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from upscale.capture import Example, OwnDraws, leaves_of, unwarned
-from upscale.verify.result import TOLERANCE
 from upscale.verify.tensors import is_inexact
 
-# How many roundings of the coarsest numbers a result may be off by, however few it sums.
-ROUNDINGS = 4
 COMPLEX = {
     torch.float64: torch.complex128,
     torch.float32: torch.complex64,
@@ -83,8 +80,7 @@ class Runner:
         self.precision = precision
         self.watch = WriteWatch()
         self._calls = 0
-        self._source = dict(model.named_parameters())
-        self.model = _copied(model, precision)
+        self.source, self.model = model, _copied(model, precision)
         for module in self.model.modules():
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.eval()  # its noise depends on how many channels there are
@@ -98,11 +94,6 @@ class Runner:
         # Graph modules lie in reference cycles: their wide weights would stay for a while.
         for tensor in (*self.model.parameters(), *self.model.buffers()):
             tensor.data = tensor.new_empty(0)
-
-    @property
-    def tolerance(self) -> float:
-        """What counts as rounding without further question, at the precision seen so far."""
-        return max(TOLERANCE, ROUNDINGS * self.watch.eps)
 
     def call(self, example: Example, *, again: bool = False, graded: bool = False) -> list[Tensor]:
         """What the copy returns; `again` is a call that repeats the one before. Nothing is kept
@@ -160,7 +151,7 @@ class Runner:
         """Give disturbed weights the values of the model that this is a copy of."""
         with torch.no_grad():
             for name in names:
-                self.weights[name].copy_(self._source[name])
+                self.weights[name].copy_(self.source.get_parameter(name))
 
 
 def signs(like: Tensor, generator: torch.Generator) -> Tensor:

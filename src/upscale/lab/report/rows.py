@@ -19,6 +19,7 @@ from upscale.planning import Edge, Plan, Way, make_plan
 from upscale.planning.layouts import Layouts, runs
 from upscale.planning.orders import find_streams
 from upscale.planning.plan import origin_of
+from upscale.tools.grouping import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,7 @@ class _Reading:
         bare = replace(lowered, windows={})
         self._in_place, self._plan = make_plan(bare, Way("none", widen=False)), plan
         self._wants = wants_of(flow, self._live, kept)
-        self._by_line: dict[Line, list[Want]] = defaultdict(list)
-        for want in self._wants:
-            self._by_line[want.line].append(want)
+        self._by_line = grouped((want.line, want) for want in self._wants)
         self._layers = [(step, own) for step, own in flow.layers if not own.channelwise]
         self._components = find_streams(flow, self._live)
         self._carried = carried_classes(flow)
@@ -120,16 +119,10 @@ class _Reading:
             self._sources.look_through(relation)
 
     def rows(self) -> tuple[Rows, ...]:
-        readers: dict[Group, list[Reader]] = defaultdict(list)
-        for group, reader in self._readers():
-            readers[group].append(reader)
-        producers: dict[Group, list[Reduce]] = defaultdict(list)
-        for _, layer in self._layers:
-            for group in self._held(layer.out):
-                producers[group].append(layer)
-        return tuple(
-            self._numbered(group, producers[group], found) for group, found in readers.items()
-        )
+        readers = grouped(self._readers()).items()
+        made = ((group, layer) for _, layer in self._layers for group in self._held(layer.out))
+        producers = grouped(made)
+        return tuple(self._numbered(group, producers[group], found) for group, found in readers)
 
     def _readers(self) -> Iterator[tuple[Group, Reader]]:
         """The read of every layer, and of whatever else takes only part of a tensor."""

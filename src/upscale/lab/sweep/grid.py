@@ -6,7 +6,6 @@ A grid file is YAML, read as data alone, or Python, run because its user named i
 from __future__ import annotations
 
 import difflib
-import importlib
 import math
 import runpy
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from upscale.lab.sweep.cells import REQUIRED, SETTINGS, Cell, GridError, is_number
-from upscale.tools.optional_packages import MissingPackageError
+from upscale.tools.optional_packages import import_optional
 
 MOST_CELLS = 1_000_000
 RANGE = {"from", "to", "step"}
@@ -121,10 +120,7 @@ def read_grid(path: str | Path) -> tuple[Cell, ...]:
 
 
 def _from_yaml(path: Path) -> list[Grid]:
-    try:
-        yaml: Any = importlib.import_module("yaml")
-    except ModuleNotFoundError as error:
-        raise MissingPackageError("a grid in YAML needs PyYAML: pip install pyyaml") from error
+    yaml = import_optional("yaml", "a grid in YAML needs PyYAML: pip install pyyaml")
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:

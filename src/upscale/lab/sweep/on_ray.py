@@ -17,7 +17,7 @@ from upscale.lab.sweep.cells import Cell
 from upscale.lab.sweep.deadlines import deadly_deadline
 from upscale.lab.sweep.records import Record
 from upscale.lab.sweep.trials import Memory
-from upscale.tools.optional_packages import MissingPackageError
+from upscale.tools.optional_packages import import_optional
 
 
 class RayUnavailable(UpscaleError):
@@ -36,10 +36,7 @@ def run_ray(
 
     A timed cell takes all cores of its machine. A cell whose worker died is tried once more.
     """
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ModuleNotFoundError as error:
-        raise MissingPackageError("ray is not installed: pip install ray") from error
+    ray = import_optional("ray", "ray is not installed: pip install ray")
     began = not ray.is_initialized()
     if began:
         _begin(ray, address, workers)

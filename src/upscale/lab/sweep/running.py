@@ -141,7 +141,7 @@ def run(
         check_deadlines()
     workers = (workers or usable_cores()) if on != "local" else 1
     name = hashlib.sha256(str(Path(records).resolve()).encode()).hexdigest()[:16]
-    with holding(f"records-{name}", wait=False) as ours, Records(records) as file:
+    with holding(f"records-{name}") as ours, Records(records) as file:
         if not ours:
             raise RecordsError(f"{records} is being written by another sweep")
         skipped = file.keys(failed=not retry)

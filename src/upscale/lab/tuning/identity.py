@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
@@ -53,14 +53,10 @@ def sketch(value: Any) -> tuple[Fact, ...]:
     return (type(value).__qualname__,)
 
 
-def near(one: Sequence[Fact], other: Sequence[Fact], tolerance: float) -> bool:
-    """Whether two rows of facts speak of the same thing."""
-    return len(one) == len(other) and first_apart(one, other, tolerance) is None
-
-
 def first_apart(one: Sequence[Fact], other: Sequence[Fact], tolerance: float) -> int | None:
-    """The place of the first fact that differs, if there is one."""
-    for place, (a, b) in enumerate(zip(one, other, strict=False)):
+    """The place of the first fact that differs, or that only one of two rows has; None if they
+    speak of the same thing."""
+    for place, (a, b) in enumerate(zip_longest(one, other)):
         numbers = isinstance(a, float) and isinstance(b, float)
         if not (abs(a - b) <= tolerance if numbers else a == b):  # type: ignore[operator]
             return place
@@ -163,10 +159,13 @@ def differences(then: Parts, now: Parts) -> list[str]:
     for name, own in now.items():
         tolerance = OUTPUTS_TOLERANCE if name == "outputs" else TOLERANCE
         before = then[name]
-        if not near(before.facts, own.facts, tolerance):
+        place = first_apart(before.facts, own.facts, tolerance)
+        if place is not None:
             told.append(f"{PHRASES[name]}: there {before.said}, here {own.said}")
-            if name == "weights":
-                told[-1] += f", which differ at {_differing(before, own, tolerance)}"
+            if name == "weights":  # each begins with the name of its tensor
+                names = [fact for fact in own.facts[: place + 1] if isinstance(fact, str)]
+                at = names[-1].split(" ")[0] if names else "their number"
+                told[-1] += f", which differ at {at}"
     return told
 
 
@@ -183,13 +182,6 @@ def size_of(images: Dataset[Any]) -> int:
         raise TuningError(
             f"{type(images).__name__} has no length; give datasets whose images have numbers"
         ) from error
-
-
-def _differing(one: Part, other: Part, tolerance: float) -> str:
-    """The tensor at which weights begin to differ."""
-    place = first_apart(one.facts, other.facts, tolerance)
-    names = [str(f) for f in other.facts[: (place or 0) + 1] if isinstance(f, str)]
-    return names[-1].split(" ")[0] if names else "their number"
 
 
 def _structure(model: nn.Module) -> Part:
@@ -236,7 +228,7 @@ def _contents(images: Dataset[Any]) -> Part:
     """The length of a dataset and some of its images, all over it."""
     size = size_of(images)
     with undisturbed(images) as draw:
-        facts = _twice(lambda: [_leaves(item) for item in _sample(images, SAMPLED, draw)])
+        facts = _twice(lambda: _sample(images, SAMPLED, draw))
     return Part.of(f"{type(images).__name__} of {size:,} images", (str(size), *facts))
 
 
@@ -255,29 +247,26 @@ def _outputs(model: nn.Module, test: Dataset[Any]) -> tuple[Fact, ...]:
         if not images:
             return ()
         inputs = default_collate(images)[0].to(device)
-        facts = _twice(lambda: [_leaves(draw(lambda: model(inputs.clone())))])
+        facts = _twice(lambda: [draw(lambda: model(inputs.clone()))])
         for own, value in before:
             if not torch.equal(own, value):
                 own.copy_(value)
     return facts
 
 
-def _leaves(item: Any) -> list[tuple[Fact, ...]]:
-    return [sketch(leaf) for leaf in tree_leaves(item)]
-
-
-def _twice(look: Any) -> tuple[Fact, ...]:
-    """The facts of some rows of leaves, without leaves that differ from one look to the next.
+def _twice(look: Callable[[], list[Any]]) -> tuple[Fact, ...]:
+    """The facts of some items' leaves, without leaves that differ from one look to the next.
 
     Those are random by a generator that could not be found.
     """
-    first: list[list[tuple[Fact, ...]]] = look()
-    second: list[list[tuple[Fact, ...]]] = look()
+    first, second = (
+        [[sketch(leaf) for leaf in tree_leaves(item)] for item in look()] for _ in range(2)
+    )
     varying = {
         place
         for one, other in zip(first, second, strict=True)
         for place, (a, b) in enumerate(zip_longest(one, other, fillvalue=()))
-        if not near(a, b, TOLERANCE)
+        if first_apart(a, b, TOLERANCE) is not None
     }
     return tuple(
         fact
