@@ -102,18 +102,14 @@ def _built(path: str) -> nn.Module:
 def _load_weights(model: nn.Module, path: Path) -> None:
     """Load a state from a safetensors file, or from a checkpoint that holds weights alone."""
     try:
-        if path.suffix == ".safetensors":
-            state: Any = load_file(path)
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+        safe = path.suffix == ".safetensors"
+        state: Any = load_file(path) if safe else torch.load(path, "cpu", weights_only=True)
         for key in ("state_dict", "model"):
             if isinstance(state, dict) and isinstance(state.get(key), dict):
                 state = state[key]
         if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-            raise SourceError(f"{path} holds no weights by name")
+            raise ValueError("it holds no weights by name")
         model.load_state_dict(state)
-    except SourceError:
-        raise
     except (OSError, RuntimeError, SafetensorError, ValueError, EOFError) as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise SourceError(f"{path} does not fit: {' '.join(first[:2])}") from error

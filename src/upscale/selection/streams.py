@@ -26,7 +26,7 @@ from upscale.lowering.lowered import Lowered
 from upscale.names import Parameter
 from upscale.planning import Plan, Way, make_plan
 from upscale.planning.orders import find_streams, fixed_streams
-from upscale.selection.scoring import Scores
+from upscale.selection.units import Scores
 from upscale.selection.window_search import find_windows
 
 # How readers of a stream choose: by windows, all the same, or not at all.

@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from upscale.channels import Positions, positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.classes import Classes
 from upscale.flow.relations import Line
 from upscale.flow.segments import carried_classes, find_segments
+
+Scores = npt.NDArray[np.float64]  # one for each channel of a weight
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -81,7 +81,11 @@ class Cell:
     timeout: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        check = self._check
+        def check(fits: Any, must_be: str, *names: str) -> None:
+            for name in names:
+                if not fits(value := getattr(self, name)):
+                    raise GridError(f"{name} is {value!r}; it must be {must_be}")
+
         check(_is_text, "a name", "model", "metric", "importance")
         check(lambda v: v is None or _is_text(v), "a path", "weights", "data", "sample")
         for name, known in CHOICES.items():
@@ -101,11 +105,6 @@ class Cell:
         check(lambda v: v is None or (is_number(v) and v > 0), told, "timeout")
         object.__setattr__(self, "amount", round(float(self.amount), 9))
         object.__setattr__(self, "slack", round(float(self.slack), 9))
-
-    def _check(self, fits: Any, must_be: str, *names: str) -> None:
-        for name in names:
-            if not fits(value := getattr(self, name)):
-                raise GridError(f"{name} is {value!r}; it must be {must_be}")
 
     @property
     def key(self) -> str:
