@@ -19,7 +19,7 @@ class Pair(nn.Module):
 
 
 def made(cut: Cutter, path: str) -> nn.Module:
-    return cut.module(path, groups=None, width=None, constant=False)
+    return cut.module(path, node=path)
 
 
 def numbers(tensor: Tensor) -> Tensor:

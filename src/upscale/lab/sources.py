@@ -8,6 +8,7 @@ import traceback
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,9 @@ def imported(path: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        return attrgetter(name)(importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
         raise SourceError(f"{path} cannot be imported: {error}") from error
-    return found
 
 
 def _built(path: str) -> nn.Module:

@@ -20,7 +20,7 @@ from upscale.rewrite.building import Building
 from upscale.rewrite.fetches import Fetches
 from upscale.rewrite.guards import write_out_guards
 from upscale.rewrite.shapes import Shapes
-from upscale.rewrite.weights import Cutter
+from upscale.rewrite.weights import Cutter, Met
 from upscale.rewrite.writes import keep_apart, write_again
 
 # What needs memory to lie as it did, and what does the same wherever it lies.
@@ -29,9 +29,7 @@ VIEWS: dict[Any, str] = {"view": "reshape", "view_as": "reshape_as"}
 GROUPS_ARGUMENT = 6
 
 
-def rewrite(
-    model: nn.Module, captured: Captured, plan: Plan, met: Mapping[str, tuple[float, ...]]
-) -> fx.GraphModule:
+def rewrite(model: nn.Module, captured: Captured, plan: Plan, met: Met) -> fx.GraphModule:
     """A new module that computes what the masked model computes, with smaller layers.
 
     `met` are the numbers that columns always meet which the plan folds.
@@ -43,9 +41,7 @@ def rewrite(
 
 
 class _Rewriter:
-    def __init__(
-        self, model: nn.Module, captured: Captured, plan: Plan, met: Mapping[str, tuple[float, ...]]
-    ) -> None:
+    def __init__(self, model: nn.Module, captured: Captured, plan: Plan, met: Met) -> None:
         self._captured, self._plan, self._changes = captured, plan, plan.graph
         self._cutter = Cutter(model, captured.extras, plan, met)
         self._building = Building()
@@ -134,12 +130,7 @@ class _Rewriter:
         if node.op == "call_module":
             path = str(node.target)
             if path not in self._held:
-                self._held[path] = self._cutter.module(
-                    path,
-                    groups=self._changes.groups.get(node.name),
-                    width=self._changes.widths.get(node.name),
-                    constant=node.name in self._changes.constants,
-                )
+                self._held[path] = self._cutter.module(path, node.name)
         elif node.name in self._changes.groups:
             args, kwargs = _with_groups(args, kwargs, self._changes.groups[node.name])
         if node.name in self._changes.sizes:

@@ -25,17 +25,14 @@ from upscale.model.layers import (
 from upscale.planning import Plan
 from upscale.rewrite.constant import constant as constant_layer
 
+# The numbers that the columns of a weight always meet which a plan folds, by the weight's name.
+Met = Mapping[str, tuple[float, ...]]
+
 
 class Cutter:
     """Copies parameters, buffers and modules of a model, each parameter once."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        extras: Mapping[str, Any],
-        plan: Plan,
-        met: Mapping[str, tuple[float, ...]],
-    ) -> None:
+    def __init__(self, model: nn.Module, extras: Mapping[str, Any], plan: Plan, met: Met) -> None:
         self._model, self._extras, self._plan, self._met = model, extras, plan, met
         self._names = parameter_names(model)
         named = weight_names(model)
@@ -53,10 +50,8 @@ class Cutter:
         held: Any = attrgetter(path)(self._model)
         return self._tensor(held) if isinstance(held, Tensor) else copy.deepcopy(held)
 
-    def module(
-        self, path: str, *, groups: int | None, width: int | None, constant: bool
-    ) -> nn.Module:
-        """A copy of a module with its parameters cut; `constant`, one that reads nothing."""
+    def module(self, path: str, node: str) -> nn.Module:
+        """A copy of a module with its parameters cut, as the node that calls it needs it."""
         extra = self._extras.get(path)
         if isinstance(extra, nn.Module):
             return copy.deepcopy(extra)
@@ -66,9 +61,10 @@ class Cutter:
         module = copied(original, self._memo)
         if isinstance(original, KINDS):
             self._raise_bias(as_stock(module), original)
-        if constant:
+        changes = self._plan.graph
+        if node in changes.constants:
             return constant_layer(module)
-        _fit(module, groups, width)
+        _fit(module, changes.groups.get(node), changes.widths.get(node))
         return module
 
     def gate(self, name: str) -> tuple[nn.Module, str]:
@@ -95,11 +91,9 @@ class Cutter:
         made.weight = nn.Parameter(small, requires_grad=own.requires_grad)
         return made.train(layer.training), f"{gating.layer}_gated"
 
-    def _scale(self, norm: nn.Module) -> Tensor:
+    def _scale(self, norm: Any) -> Tensor:
         """What a BatchNorm multiplies each channel with."""
-        assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
-        assert norm.running_var is not None
-        scale = (norm.running_var.double() + norm.eps).rsqrt()
+        scale: Tensor = (norm.running_var.double() + norm.eps).rsqrt()
         if not norm.affine:
             return scale
         return scale * self._zero(norm.weight.detach(), self._names[id(norm.weight)]).double()

@@ -134,15 +134,11 @@ def _choose(
         flags = kept[reader.weight][reader.columns]
         return [StreamChoice(reader, flags, flags)]
     width = len(stream.classes)
-    worth = np.zeros((len(stream.readers), width))
-    keep = np.zeros(len(stream.readers), dtype=np.int64)
-    numbers = []
-    for row, reader in enumerate(stream.readers):
-        own = np.searchsorted(stream.classes, reader.classes)
-        numbers.append(own)
-        np.add.at(worth[row], own, scores[reader.weight][reader.columns])
-        share = kept[reader.weight][reader.columns].mean()
-        keep[row] = max(1, round(float(share) * len(np.unique(own))))
+    numbers = [np.searchsorted(stream.classes, reader.classes) for reader in stream.readers]
+    pairs = list(zip(stream.readers, numbers, strict=True))
+    scored = [np.bincount(own, scores[r.weight][r.columns], width) for r, own in pairs]
+    shares = [float(kept[r.weight][r.columns].mean()) * len(np.unique(own)) for r, own in pairs]
+    worth, keep = np.array(scored, float), np.array([max(1, round(share)) for share in shares])
     if way == WHOLE:
         chosen = windows = [np.arange(width)] * len(numbers)
     elif way == SAME:

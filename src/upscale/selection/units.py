@@ -41,10 +41,7 @@ class Units:
 
     def members(self) -> Positions:
         """How many channels each unit holds."""
-        counts = np.zeros(self.count, dtype=np.int64)
-        for units in self.of.values():
-            counts += np.bincount(units, minlength=self.count)
-        return counts
+        return np.bincount(_joined(self.of), minlength=self.count)
 
 
 def find_units(
@@ -73,8 +70,12 @@ def find_units(
 
 def _numbered(of: Mapping[str, Positions]) -> Units:
     """Units of any numbers, numbered from 0 without gaps."""
-    names = np.unique(np.concatenate([*of.values(), np.empty(0, dtype=np.int64)]))
+    names = np.unique(_joined(of))
     return Units({w: np.searchsorted(names, own) for w, own in of.items()}, len(names))
+
+
+def _joined(of: Mapping[str, Positions]) -> Positions:
+    return np.concatenate([*of.values(), positions(())])
 
 
 def _ends(flow: ChannelFlow, side: str) -> dict[str, Positions]:

@@ -58,7 +58,9 @@ def _load(content: container.Content, model: nn.Module | None) -> fx.GraphModule
     pruned = _made(entries, held)
     install(pruned, held, content.tensors)
     _check_targets(pruned)
-    _set_modes(pruned, entries["training"])
+    modes = entries["training"] if isinstance(entries["training"], dict) else {}
+    for path, module in pruned.named_modules():
+        module.training = checks.as_bool(modes.get(path))
     for path, channels in as_table(entries["held"]).items():
         masked = submodule(pruned, path, f"masks {path}, which is not there")
         hold_output(masked, tuple(checks.as_integers(channels)))
@@ -145,12 +147,6 @@ def _check_targets(pruned: fx.GraphModule) -> None:
         kind = {"call_module": nn.Module, "get_attr": Tensor}.get(node.op)
         if kind and not isinstance(_part(pruned, str(node.target).split(".")), kind):
             raise StoreError(f"the file's node {node.name} uses {node.target}, which is not there")
-
-
-def _set_modes(pruned: nn.Module, training: Json) -> None:
-    modes = training if isinstance(training, dict) else {}
-    for path, module in pruned.named_modules():
-        module.training = checks.as_bool(modes.get(path))
 
 
 def check_made_of(model: nn.Module, pruned: fx.GraphModule, size: int) -> None:

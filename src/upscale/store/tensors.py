@@ -65,14 +65,11 @@ def json_to_tensors(table: Json) -> dict[str, Held]:
         given = as_object(
             entry, "role", stored=path, memory="contiguous", trained=None, persistent=True
         )
-        is_parameter = as_entry(ROLES, given["role"], "role")
+        trained = as_entry(ROLES, given["role"], "role")
         as_entry(FORMATS, given["memory"], "memory format")
-        trained = is_parameter if given["trained"] is None else as_bool(given["trained"])
-        if not isinstance(given["stored"], str):
-            raise StoreError(f"the file does not say where {path} is stored")
-        held[path] = Held(
-            given["stored"], given["role"], given["memory"], trained, as_bool(given["persistent"])
-        )
+        given["trained"] = trained if given["trained"] is None else as_bool(given["trained"])
+        as_bool(given["persistent"])
+        held[path] = Held(**given)
     return held
 
 

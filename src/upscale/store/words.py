@@ -101,13 +101,11 @@ SPATIAL_LAYERS = """
 LAYERS += [f"{name}{axes}d" for name in SPATIAL_LAYERS for axes in (1, 2, 3)]
 
 # torchvision's functions that stay whole in a graph, and the tuples its models give: where each is.
+_SWIN = "shifted_window_attention _patch_merging_pad _get_relative_position_bias".split()
 TORCHVISION = {
     "stochastic_depth": "torchvision.ops.stochastic_depth",
-    "drop_block2d": "torchvision.ops.drop_block",
-    "drop_block3d": "torchvision.ops.drop_block",
-    "shifted_window_attention": "torchvision.models.swin_transformer",
-    "_patch_merging_pad": "torchvision.models.swin_transformer",
-    "_get_relative_position_bias": "torchvision.models.swin_transformer",
+    **dict.fromkeys(("drop_block2d", "drop_block3d"), "torchvision.ops.drop_block"),
+    **dict.fromkeys(_SWIN, "torchvision.models.swin_transformer"),
     "GoogLeNetOutputs": "torchvision.models.googlenet",
     "InceptionOutputs": "torchvision.models.inception",
 }

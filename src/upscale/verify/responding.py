@@ -114,8 +114,7 @@ def _graded(
             total.backward()
     except Exception:  # some models run only without gradients, and then weights are disturbed
         runner.restore(before)
-        for weight in weights.values():
-            weight.requires_grad_(False)
+        runner.model.requires_grad_(False)
         strength.clear()
         outputs = runner.call(example, again=True)
     finally:

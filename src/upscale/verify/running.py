@@ -171,22 +171,16 @@ def _copied(model: nn.Module, precision: torch.dtype | None) -> nn.Module:
                 memo[id(own)] = nn.Parameter(wide, requires_grad=False)
             elif type(own) is Tensor:
                 memo[id(own)] = wide
-        # Copying a graph module that takes nested inputs makes torch warn of its own code.
-        with unwarned(FutureWarning):
-            twin = _deep_copied(model, memo)
+        if isinstance(model, fx.GraphModule):
+            # Its class holds its code; its graph takes long to copy, and nobody changes it here.
+            memo |= {id(held): held for held in (model.graph, model.meta)}
+            twin: nn.Module = object.__new__(type(model))
+            memo[id(model)] = twin
+            # Copying one that takes nested inputs makes torch warn of its own code.
+            with unwarned(FutureWarning):
+                twin.__dict__ = copy.deepcopy(vars(model), memo)
+        else:
+            twin = copy.deepcopy(model, memo)
         if precision is not None:
             twin._apply(lambda own: in_precision(own, precision))
-    for weight in twin.parameters():
-        weight.requires_grad_(False)
-    return twin
-
-
-def _deep_copied(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    if not isinstance(model, fx.GraphModule):
-        return copy.deepcopy(model, memo)
-    # Its class holds its code; its graph takes long to copy, and nobody changes it here.
-    memo |= {id(held): held for held in (model.graph, model.meta)}
-    twin: nn.Module = object.__new__(type(model))
-    memo[id(model)] = twin
-    twin.__dict__ = copy.deepcopy(vars(model), memo)
-    return twin
+    return twin.requires_grad_(False)

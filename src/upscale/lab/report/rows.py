@@ -193,11 +193,8 @@ class _Reading:
             return {line: set(wanted.tolist())} if len(wanted) else {}
         classes = self._flow.classes[line][wanted].tolist()
         channels = positions([self._carried.get(c, c) for c in classes])
-        split: dict[Group, set[int]] = defaultdict(set)
-        groups = self._components[channels].tolist()
-        for group, channel in zip(groups, channels.tolist(), strict=True):
-            split[group].add(channel)
-        return split
+        split = grouped(zip(self._components[channels].tolist(), channels.tolist(), strict=True))
+        return {group: set(own) for group, own in split.items()}
 
     def _numbered(self, group: Group, producers: list[Reduce], readers: list[Reader]) -> Rows:
         emitted = sorted((self._emitted(p) for p in producers), key=len, reverse=True)

@@ -29,8 +29,7 @@ def holding(name: str, *, shared: bool = False, waiting: Waiting | None = None) 
     if fcntl is None:
         yield True
         return
-    owner = os.getuid() if hasattr(os, "getuid") else 0
-    path = Path(tempfile.gettempdir()) / f"upscale-{owner}-{name}.lock"
+    path = Path(tempfile.gettempdir()) / f"upscale-{os.getuid()}-{name}.lock"
     handle = _locked(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, waiting)
     if handle is None:
         yield False

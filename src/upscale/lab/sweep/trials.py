@@ -106,19 +106,14 @@ class Trial:
 
     def _select(self) -> Selection:
         cell = self.cell
-        sample = None if cell.sample is None else self._data("sample", cell.sample, None)
-        options = {name: getattr(cell, name) for name in SELECTING}
+        options: dict[str, Any] = {name: getattr(cell, name) for name in SELECTING}
         key = cell.settings_of("importance")
         options["importance"] = self._memory.get("importance", key, self._criterion)
+        if cell.sample is not None:
+            options |= {"data": self._data("sample", cell.sample, None), "loss": F.cross_entropy}
+        amount = AMOUNTS[cell.of](cell.amount)
         with unwarned(AmountWarning):  # what was reached is recorded
-            return api.select(
-                self.model,
-                self.example,
-                amount=AMOUNTS[cell.of](cell.amount),
-                data=sample,
-                loss=None if sample is None else F.cross_entropy,
-                **options,
-            )
+            return api.select(self.model, self.example, amount=amount, **options)
 
     def _criterion(self) -> Remembered:
         cell = self.cell
@@ -138,14 +133,10 @@ class Trial:
         return self._memory.get("exported", self.cell.settings_of("plan"), self._export)
 
     def _plan(self) -> Plan:
-        zero_copy = self.cell.method == "zero-copy"
+        free, target = self.cell.method == "zero-copy", self.target
+        order = "optimal" if free else self.cell.method
         return api.plan(
-            self.model,
-            self.example,
-            self.selection,
-            order="optimal" if zero_copy else self.cell.method,
-            target=self.target,
-            widen=not zero_copy,
+            self.model, self.example, self.selection, order=order, target=target, widen=not free
         )
 
     def _export(self) -> fx.GraphModule:
