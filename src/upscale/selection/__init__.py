@@ -10,7 +10,7 @@ The way of one `select`::
     options    what was asked for, checked            options.Options
     units      channels that go together, or stay     units.Units
     limits     what layers hold on to                 choosing.Limits
-    scores     how much each channel matters          select.score_weights
+    scores     how much each channel matters          scoring.score_weights
     measuring  what a choice amounts to               measuring.LayerSizes
     choosing   the lowest go until the amount is met  choosing.Chooser
     streams    windows of one order, if `contiguous`  streams.keep_contiguous

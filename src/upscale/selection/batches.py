@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from upscale.errors import ExampleError, SelectionError, UpscaleError
 from upscale.model.accepting import accepted, is_ordinary, ordinary, with_numbers
@@ -89,8 +89,8 @@ def read_maps(
     seen: dict[str, int] = {}
     own = layers(model)
 
-    def look(name: str, layer: nn.Module, args: tuple[Any, ...], made: Any) -> None:
-        maps: Tensor = args[0] if side == "input" else made
+    def look(name: str, maps: Tensor) -> None:
+        layer = own[name]
         if isinstance(layer, nn.Linear):
             maps = maps.reshape(1, -1) if maps.ndim == 1 else maps
             maps = maps.flatten(1, -2).movedim(-1, 1) if maps.ndim > 2 else maps.unsqueeze(2)
@@ -102,9 +102,14 @@ def read_maps(
         totals[name] = totals.get(name, torch.zeros_like(found)) + found
         seen[name] = seen.get(name, 0) + maps.shape[0]
 
+    def watch(name: str) -> RemovableHandle:
+        if side == "input":
+            return own[name].register_forward_pre_hook(lambda _, args: look(name, args[0]))
+        return own[name].register_forward_hook(lambda _, args, out: look(name, out))
+
     with evaluating(model), torch.no_grad(), ExitStack() as hooks:
         for name in names:
-            hooks.enter_context(own[name].register_forward_hook(partial(look, name)))
+            hooks.enter_context(watch(name))
         for batch in batches:
             batch.run(model)
     return {name: total / max(1, seen[name]) for name, total in totals.items()}

@@ -25,7 +25,8 @@ from upscale.channels import Flags, Positions
 from upscale.errors import SelectionError
 from upscale.selected.amounts import Amount
 from upscale.selection.options import Options
-from upscale.selection.units import Scores, Units
+from upscale.selection.scoring import Scores
+from upscale.selection.units import Units
 from upscale.tools.grouping import grouped
 
 

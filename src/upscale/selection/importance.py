@@ -40,8 +40,6 @@ Scorer = Callable[[Tensor, Context], Tensor]
 class Study:
     """A model whose layers are to be scored, and what there is to score them by.
 
-    Where there is data, the model is a copy: a criterion may change it as it runs it.
-
     `norms()` gives by layer the scales that BatchNorms give its channels.
     """
 
@@ -211,6 +209,7 @@ class Taylor:
                 "output and a target, and data=, pairs of inputs and target"
             )
         own = layers(study.model)
+        # Where there is data, the model is a copy: what it keeps of this is nobody's.
         weights = [weight_of(own[name]).requires_grad_(True) for name in study.names]
         totals: dict[str, Tensor] = {}
         with evaluating(study.model), torch.enable_grad():

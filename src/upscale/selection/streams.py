@@ -26,7 +26,7 @@ from upscale.lowering.lowered import Lowered
 from upscale.names import Parameter
 from upscale.planning import Plan, Way, make_plan
 from upscale.planning.orders import find_streams, fixed_streams
-from upscale.selection.units import Scores
+from upscale.selection.scoring import Scores
 from upscale.selection.window_search import find_windows
 
 # How readers of a stream choose: by windows, all the same, or not at all.
@@ -76,9 +76,7 @@ def keep_contiguous(
 
     What even the whole model would copy, a flip of channels for instance, does not count.
     """
-    cut = untied(flow, written_anew(flow))
-    carried = carried_classes(cut)
-    streams = list(_streams(cut, carried, kept))
+    streams = list(_streams(flow, kept))
     ways = [FREE if stream.plain or stream.alone else WHOLE for stream in streams]
     choose = partial(_choose, kept=kept, scores=scores, slack=slack)
     choices = list(map(choose, streams, ways))
@@ -90,7 +88,7 @@ def keep_contiguous(
         if plan.copied_bytes and unavoidable is None:
             unavoidable = make_plan(Lowered(flow, {}), Way(widen=False)).copied_bytes
         copies = plan.copied_bytes > (unavoidable or 0)
-        guilty = _guilty(plan, cut, carried, streams, ways) if copies else []
+        guilty = _guilty(plan, flow, streams, ways) if copies else []
         if not guilty:
             return chosen, read
         for index in guilty:
@@ -98,12 +96,12 @@ def keep_contiguous(
             choices[index] = choose(streams[index], ways[index])
 
 
-def _streams(
-    cut: ChannelFlow, carried: Mapping[int, int], kept: Mapping[str, Flags]
-) -> Iterator[Stream]:
+def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
     """The streams that layers with a choice read."""
+    cut = untied(flow, written_anew(flow))
     live = find_live(cut, {})
     stream_of = find_streams(cut, live)
+    carried = carried_classes(cut)
     fixed = fixed_streams(cut, stream_of, wants_of(cut, live, {}))
     readers: dict[int, list[WindowReader]] = defaultdict(list)
     awkward: set[int] = set()
@@ -173,10 +171,10 @@ def _together(
     return chosen, read
 
 
-def _guilty(
-    plan: Plan, cut: ChannelFlow, carried: Mapping[int, int], streams: list[Stream], ways: list[int]
-) -> list[int]:
+def _guilty(plan: Plan, flow: ChannelFlow, streams: list[Stream], ways: list[int]) -> list[int]:
     """The freest of the streams that a plan copies channels of."""
+    cut = untied(flow, written_anew(flow))
+    carried = carried_classes(cut)
     edges = (*plan.graph.edges, *plan.graph.joins)
     copying = [e for e in edges if e.copied_bytes] or [e for e in edges if e.concatenated_bytes]
     values = {edge.value for edge in copying} | {p.value for e in copying for p in e.pieces}

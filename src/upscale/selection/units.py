@@ -12,15 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from upscale.channels import Positions, positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.classes import Classes
 from upscale.flow.relations import Line
 from upscale.flow.segments import carried_classes, find_segments
-
-Scores = npt.NDArray[np.float64]  # one for each channel of a weight
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,14 +65,14 @@ def find_units(
     return _numbered({weight: joined.find(own) for weight, own in numbers.items()})
 
 
+def _joined(of: Mapping[str, Positions]) -> Positions:
+    return np.concatenate([*of.values(), positions(())])
+
+
 def _numbered(of: Mapping[str, Positions]) -> Units:
     """Units of any numbers, numbered from 0 without gaps."""
     names = np.unique(_joined(of))
     return Units({w: np.searchsorted(names, own) for w, own in of.items()}, len(names))
-
-
-def _joined(of: Mapping[str, Positions]) -> Positions:
-    return np.concatenate([*of.values(), positions(())])
 
 
 def _ends(flow: ChannelFlow, side: str) -> dict[str, Positions]:
