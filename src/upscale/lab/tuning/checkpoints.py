@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from upscale.lab.tuning.identity import Parts, differences
 from upscale.lab.tuning.recipes import Epoch, Recipe, TuningError
 
 STATE = "progress.json"
+FIXED = ("model", "masks", "recipe", "train", "test")
+CHANGING = ("weights", "outputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,12 @@ class Checkpoints:
 
     @classmethod
     def of(
-        cls, folder: Path, model: nn.Module, train: Dataset[Any], test: Dataset[Any], recipe: Recipe
+        cls,
+        folder: Path,
+        model: nn.Module,
+        train: Dataset[Any],
+        test: Dataset[Any],
+        recipe: Recipe,
     ) -> Checkpoints:
         """The checkpoints of a run that is about to begin, or to go on."""
         own = identity.conditions(model, train, test, recipe)
@@ -48,10 +55,13 @@ class Checkpoints:
         accelerator.save_state(str(partial))
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
-            reached = identity.state(self.model, self.test)
-            told = {"fixed": self.fixed, "begun": self.begun, "reached": reached, "epochs": epochs}
-            text = json.dumps(told, indent=2, default=asdict)
-            (partial / STATE).write_text(text, encoding="utf-8")
+            told = {
+                "fixed": identity.parts_to_json(self.fixed),
+                "begun": identity.parts_to_json(self.begun),
+                "reached": identity.parts_to_json(identity.state(self.model, self.test)),
+                "epochs": [asdict(epoch) for epoch in epochs],
+            }
+            (partial / STATE).write_text(json.dumps(told, indent=2), encoding="utf-8")
             shutil.rmtree(whole, ignore_errors=True)
             partial.rename(whole)
             for older in self.folder.glob("epoch-*"):
@@ -78,20 +88,21 @@ class Checkpoints:
         try:
             told = json.loads((last / STATE).read_text(encoding="utf-8"))
             epochs = [Epoch(**epoch) for epoch in told["epochs"]]
-            if "fixed" not in told:
+            if not isinstance(told, Mapping) or "fixed" not in told:
                 raise TuningError(
                     f"{last} does not say which model, masks and data it is of: an older version "
                     "wrote it; take another folder"
                 )
-            fixed, begun, reached = (
-                identity.json_to_parts(told[own]) for own in ("fixed", "begun", "reached")
+            fixed = identity.json_to_parts(told["fixed"], FIXED)
+            begun, reached = (
+                identity.json_to_parts(told[own], CHANGING) for own in ("begun", "reached")
             )
-            other = differences(fixed, self.fixed)
-            # Whoever goes on with the model in memory has it as the checkpoint left it.
-            if not other and differences(reached, self.begun):
-                other = differences(begun, self.begun)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise TuningError(f"{last / STATE} is no record of ours: {error}") from error
+        other = differences(fixed, self.fixed)
+        # Whoever goes on with the model in memory has it as the checkpoint left it.
+        if not other and differences(reached, self.begun):
+            other = differences(begun, self.begun)
         if other:
             raise TuningError(
                 f"{last} is a checkpoint of {'; and of '.join(other)}. Take another folder, or "

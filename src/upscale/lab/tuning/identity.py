@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
@@ -169,9 +169,14 @@ def differences(then: Parts, now: Parts) -> list[str]:
     return told
 
 
-def json_to_parts(given: Any) -> dict[str, Part]:
-    """Parts from plain data; raises what comes up where it is none."""
-    return {name: Part(str(own["said"]), tuple(own["facts"])) for name, own in given.items()}
+def parts_to_json(parts: Parts) -> dict[str, Any]:
+    """Parts as plain data."""
+    return {name: asdict(part) for name, part in parts.items()}
+
+
+def json_to_parts(given: Any, names: tuple[str, ...]) -> dict[str, Part]:
+    """Parts of these names from plain data; raises what comes up where it is none."""
+    return {name: Part(str(given[name]["said"]), tuple(given[name]["facts"])) for name in names}
 
 
 def size_of(images: Dataset[Any]) -> int:
@@ -182,6 +187,9 @@ def size_of(images: Dataset[Any]) -> int:
         raise TuningError(
             f"{type(images).__name__} has no length; give datasets whose images have numbers"
         ) from error
+
+
+
 
 
 def _structure(model: nn.Module) -> Part:
@@ -228,7 +236,7 @@ def _contents(images: Dataset[Any]) -> Part:
     """The length of a dataset and some of its images, all over it."""
     size = size_of(images)
     with undisturbed(images) as draw:
-        facts = _twice(lambda: _sample(images, SAMPLED, draw))
+        facts = _twice(lambda: [_leaves(item) for item in _sample(images, SAMPLED, draw)])
     return Part.of(f"{type(images).__name__} of {size:,} images", (str(size), *facts))
 
 
@@ -247,21 +255,24 @@ def _outputs(model: nn.Module, test: Dataset[Any]) -> tuple[Fact, ...]:
         if not images:
             return ()
         inputs = default_collate(images)[0].to(device)
-        facts = _twice(lambda: [draw(lambda: model(inputs.clone()))])
+        facts = _twice(lambda: [_leaves(draw(lambda: model(inputs.clone())))])
         for own, value in before:
             if not torch.equal(own, value):
                 own.copy_(value)
     return facts
 
 
-def _twice(look: Callable[[], list[Any]]) -> tuple[Fact, ...]:
-    """The facts of some items' leaves, without leaves that differ from one look to the next.
+def _leaves(item: Any) -> list[tuple[Fact, ...]]:
+    return [sketch(leaf) for leaf in tree_leaves(item)]
+
+
+def _twice(look: Any) -> tuple[Fact, ...]:
+    """The facts of some rows of leaves, without leaves that differ from one look to the next.
 
     Those are random by a generator that could not be found.
     """
-    first, second = (
-        [[sketch(leaf) for leaf in tree_leaves(item)] for item in look()] for _ in range(2)
-    )
+    first: list[list[tuple[Fact, ...]]] = look()
+    second: list[list[tuple[Fact, ...]]] = look()
     varying = {
         place
         for one, other in zip(first, second, strict=True)
