@@ -155,13 +155,12 @@ class _BlindTo(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if getattr(func, "__name__", "") in APPLYING:
             kwargs |= dict(zip(("input", "weight"), args, strict=False))
-            args = args[2:]
             read, weight = kwargs.pop("input"), kwargs.pop("weight")
             if tuple(weight.shape) == self.shape:
                 axis = -1 if func.__name__ == "linear" else 1 - weight.dim()
                 lost = self.lost * (read.shape[axis] // len(self.lost))
                 read = read.masked_fill(_flags(read, axis, lost), 0.0)
-            return func(read, weight, *args, **kwargs)
+            args = (read, weight, *args[2:])
         return func(*args, **kwargs)
 
 

@@ -52,9 +52,8 @@ class Residual(nn.Module):
         super().__init__()
         self.first = conv_norm(inputs, outputs, 3, stride=stride)
         self.second = conv_norm(outputs, outputs, 3)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = conv_norm(inputs, outputs, 1, stride=stride)
+        alike = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if alike else conv_norm(inputs, outputs, 1, stride=stride)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.second(F.relu(self.first(x))) + self.shortcut(x))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,12 +35,6 @@ class Building:
         """A node whose memory is another's."""
         self.views.add(node)
         return node
-
-    def unused(self, path: str, taken: Mapping[str, Any]) -> str:
-        """A path at which neither the model nor the export has anything."""
-        while path in self.held or path in taken:
-            path += "_"
-        return path
 
     def used(self) -> dict[str, Any]:
         """What the graph still refers to, both under names that no graph module has for itself."""

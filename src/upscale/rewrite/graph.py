@@ -49,7 +49,7 @@ class _Rewriter:
         self._graph.set_codegen(captured.graph._codegen)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._fetches = Fetches(self._building, plan.graph, device)
-        self._shapes = Shapes(self._building, captured, plan.graph.asked)
+        self._shapes = Shapes(self._building, captured, plan.graph)
         self._joins = {edge.node: edge for edge in plan.graph.joins}
         self._written: list[fx.Node] = []
         self._writers: list[tuple[fx.Node, list[fx.Node]]] = []
@@ -96,7 +96,8 @@ class _Rewriter:
                 self._note(node, made)
         else:
             layer, path = self._cutter.gate(step.weight)
-            path = self._building.unused(path, self._captured.kinds)
+            while path in self._held or path in self._captured.kinds:
+                path += "_"  # the model, or the export, has something there
             self._held[path] = layer
             made = self._graph.call_module(path, reads)
         self._building.bind(step.makes, made)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from upscale.capture import Example
 from upscale.verify.responding import Layers, ask
-from upscale.verify.running import Runner
+from upscale.verify.running import Precision, Runner
 
 SMALL_BATCH = 2
 
@@ -87,14 +87,14 @@ class Inputs:
 
 
 def find_inputs(
-    masked: nn.Module, example: Example, asked: Layers, precision: torch.dtype | None
+    masked: nn.Module, example: Example, asked: Layers, precision: Precision
 ) -> list[Inputs]:
     """The example, others drawn like it, and yet others as long as none responds to any layer.
 
     What is drawn is tried only if the example leaves layers in the dark; else it is spare.
     """
     generator = torch.Generator().manual_seed(0)
-    again = Inputs("the example again", example, spare=True)
+
     with Runner(masked, precision) as runner:
         outputs, first = ask(runner, example, asked)
         found, at_least = [Inputs("the example", example, first)], finite_share(outputs)
@@ -114,7 +114,7 @@ def find_inputs(
             found.append(Inputs(name, fresh, answered if sensible else frozenset()))
             if sensible and (answered or first):
                 break
-    return [*found, again]
+    return [*found, Inputs("the example again", example, spare=True)]
 
 
 def makes_sense(outputs: Sequence[Tensor], at_least: float) -> bool:

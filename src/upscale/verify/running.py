@@ -22,7 +22,10 @@ COMPLEX = {
 }
 
 
-def in_precision(tensor: Tensor, precision: torch.dtype | None) -> Tensor:
+Precision = torch.dtype | None  # None is a model's own
+
+
+def in_precision(tensor: Tensor, precision: Precision) -> Tensor:
     """A floating or complex tensor in a precision; all else, and all without one, as it is."""
     if precision is None or not is_inexact(tensor):
         return tensor
@@ -76,7 +79,7 @@ def _eps(values: Any) -> list[float]:
 class Runner:
     """A copy of a model in some precision, or its own; on leaving, its weights are let go of."""
 
-    def __init__(self, model: nn.Module, precision: torch.dtype | None) -> None:
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
         self.precision = precision
         self.watch = WriteWatch()
         self._calls = 0
@@ -160,7 +163,7 @@ def signs(like: Tensor, generator: torch.Generator) -> Tensor:
     return (2 * drawn - 1).to(like)
 
 
-def _copied(model: nn.Module, precision: torch.dtype | None) -> nn.Module:
+def _copied(model: nn.Module, precision: Precision) -> nn.Module:
     memo: dict[int, Any] = {}
     with torch.inference_mode(False):
         for own in (*model.parameters(), *model.buffers()):

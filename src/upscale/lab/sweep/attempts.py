@@ -66,18 +66,13 @@ Limit = Callable[[float], contextlib.AbstractContextManager[object]]
 
 
 def attempt(
-    cell: Cell,
-    memory: Memory,
-    attempts: int = 1,
-    *,
-    note: Note = lambda what: None,
-    limit: Limit = deadline,
+    job: Job, memory: Memory, *, note: Note = lambda what: None, limit: Limit = deadline
 ) -> Record:
     """Measure a cell; what goes wrong is recorded, and where.
 
     `note` is told when it begins and when it waits for the cores; `limit` holds it to its timeout.
     """
-    begun, start = time.time(), time.perf_counter()
+    cell, begun, start = job.cell, time.time(), time.perf_counter()
     try:
         note(BEGUN)
         metric = metric_of(cell.metric)
@@ -92,8 +87,8 @@ def attempt(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit and whatever else ends one cell, not the sweep
-        return failure(cell, error, begun, time.perf_counter() - start, attempts)
-    return Record(cell, result, None, None, begun, taken, place(), attempts)
+        return failure(job, error, begun, time.perf_counter() - start)
+    return Record(cell, result, None, None, begun, taken, place(), job.attempts)
 
 
 def _measured(metric: Metric, cell: Cell, memory: Memory) -> Mapping[str, Any]:
@@ -109,9 +104,7 @@ def _measured(metric: Metric, cell: Cell, memory: Memory) -> Mapping[str, Any]:
     return plain
 
 
-def failure(
-    cell: Cell, error: BaseException, begun: float, seconds: float, attempts: int = 1
-) -> Record:
+def failure(job: Job, error: BaseException, begun: float, seconds: float) -> Record:
     """The record of a cell that went wrong. A user's mistake needs no trace."""
     try:
         told = f"{type(error).__name__}: {error}"
@@ -119,7 +112,7 @@ def failure(
         told = type(error).__name__
     expected = isinstance(error, (UpscaleError, TimedOut))
     trace = None if expected else _text("".join(traceback.format_exception(error)))
-    return Record(cell, None, _text(told), trace, begun, seconds, place(), attempts)
+    return Record(job.cell, None, _text(told), trace, begun, seconds, place(), job.attempts)
 
 
 def _text(said: str) -> str:

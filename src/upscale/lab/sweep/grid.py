@@ -113,8 +113,7 @@ def read_grid(path: str | Path) -> tuple[Cell, ...]:
     if not path.is_file():
         raise GridError(f"{path} is no file; give a grid as .yaml or .py")
     try:
-        found = _from_python(path) if path.suffix == ".py" else _from_yaml(path)
-        return cells_of(found)
+        return cells_of(_from_python(path) if path.suffix == ".py" else _from_yaml(path))
     except GridError as error:
         raise GridError(f"{path}: {error}") from error
 

@@ -38,7 +38,7 @@ class _Worker:
     def give(self, job: Job) -> None:
         self.job, self.due = job, None
         with contextlib.suppress(OSError):  # if it is dead, its pipe says so too
-            self.pipe.send((job.cell, job.attempts))
+            self.pipe.send(job)
 
     def take(self) -> Any:
         """What comes through the pipe: a record, or what the worker notes meanwhile."""
@@ -111,7 +111,7 @@ def _received(crew: list[_Worker], todo: deque[Job], note: Note) -> Iterator[Rec
         if spent and worker in crew and worker.due is not None and worker.due <= now:
             crew.remove(worker)
             worker.end()
-            yield failure(job.cell, TimedOut(spent), time.time() - spent, spent, job.attempts)
+            yield failure(job, TimedOut(spent), time.time() - spent, spent)
 
 
 def _hire() -> _Worker:
@@ -151,9 +151,9 @@ def _work(pipe: Connection[Any, Any]) -> None:
     memory = Memory()
     while True:
         try:
-            cell, attempts = pipe.recv()
             # The parent sees to it that a cell does not take too long.
-            pipe.send(attempt(cell, memory, attempts, note=pipe.send, limit=contextlib.nullcontext))
+            limit = contextlib.nullcontext
+            pipe.send(attempt(pipe.recv(), memory, note=pipe.send, limit=limit))
         except (EOFError, OSError):
             return
 

@@ -10,12 +10,11 @@ import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 from upscale.lab.sweep import on_ray
-from upscale.lab.sweep.attempts import WAITING, Note, attempt
+from upscale.lab.sweep.attempts import WAITING, Job, Note, attempt
 from upscale.lab.sweep.cells import Cell, GridError
 from upscale.lab.sweep.deadlines import check_deadlines
 from upscale.lab.sweep.grid import Grid, cells_of
@@ -84,6 +83,7 @@ def spell(seconds: float) -> str:
 
 PLACES = ("local", "processes", "ray")
 
+Cells = Sequence[Cell]
 Tell = Callable[[Record | None, Pace], object]
 
 
@@ -150,8 +150,13 @@ def run(
         pace = Pace({False: len(todo) - len(alone), True: len(alone)}, workers)
         if tell is not None:
             tell(None, pace)
-        note = partial(_say_waiting, say)
-        with closing(_measure(todo, alone, on, workers, address, note)) as measured:
+        others, timed = [c for c in todo if c not in alone], [c for c in todo if c in alone]
+
+        def note(what: str) -> None:
+            if say is not None and what == WAITING:
+                say("waiting for the cores: another sweep on this machine has them")
+
+        with closing(_measure(others, timed, on, workers, address, note)) as measured:
             for record in measured:
                 file.add(record)
                 failed = record.error is not None
@@ -164,15 +169,9 @@ def run(
 
 
 def _measure(
-    todo: Sequence[Cell],
-    alone: frozenset[Cell],
-    on: str,
-    workers: int,
-    address: str | None,
-    note: Note,
+    others: Cells, timed: Cells, on: str, workers: int, address: str | None, note: Note
 ) -> Generator[Record, None, None]:
     """First all that can run side by side; when that is over, the rest one by one."""
-    others, timed = [c for c in todo if c not in alone], [c for c in todo if c in alone]
     if on == "ray":
         yield from on_ray.run_ray(others, timed, address=address, workers=workers)
     elif on == "processes":
@@ -181,12 +180,7 @@ def _measure(
     else:
         memory = Memory()
         for cell in (*others, *timed):
-            yield attempt(cell, memory, note=note)
-
-
-def _say_waiting(say: Callable[[str], object] | None, what: str) -> None:
-    if say is not None and what == WAITING:
-        say("waiting for the cores: another sweep on this machine has them")
+            yield attempt(Job(cell), memory, note=note)
 
 
 def _alone(cell: Cell) -> bool:

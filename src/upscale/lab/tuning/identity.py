@@ -189,9 +189,6 @@ def size_of(images: Dataset[Any]) -> int:
         ) from error
 
 
-
-
-
 def _structure(model: nn.Module) -> Part:
     """Classes, what they say of themselves, and the names and shapes of what they own."""
     names = parameter_names(model)
