@@ -112,11 +112,8 @@ def _lost_outputs(layer: Any, kept: frozenset[int]) -> set[int]:
 
 def _channel_axis(module: nn.Module) -> int:
     """The axis of what a module returns that its channels lie along."""
-    if isinstance(module, nn.Linear):
-        return -1
-    if isinstance(module, LAYERS):
-        return 1 - int(module.weight.dim())  # a convolution may be called without a batch
-    return 1
+    # From behind, for a layer: a linear's are last, and a convolution may be called without a batch.
+    return 1 - int(module.weight.dim()) if isinstance(module, LAYERS) else 1
 
 
 def _flags(like: Tensor, axis: int, lost: Sequence[bool]) -> Tensor:
@@ -157,7 +154,7 @@ class _BlindTo(TorchFunctionMode):
             kwargs |= dict(zip(("input", "weight"), args, strict=False))
             read, weight = kwargs.pop("input"), kwargs.pop("weight")
             if tuple(weight.shape) == self.shape:
-                axis = -1 if func.__name__ == "linear" else 1 - weight.dim()
+                axis = 1 - weight.dim()
                 lost = self.lost * (read.shape[axis] // len(self.lost))
                 read = read.masked_fill(_flags(read, axis, lost), 0.0)
             args = (read, weight, *args[2:])

@@ -75,8 +75,12 @@ class Fetches:
         if piece.zeros:
             none = self._graph.call_function(torch.narrow, (source, axis, 0, 0))
             return self._pad(none, edge, 0, piece.length)
-        if piece.indices is not None:
-            return self._graph.call_module(self._gather(edge, piece, piece.indices), (source,))
+        if piece.indices is not None:  # channels are copied one by one
+            path, self._gathers = f"gathers.{self._gathers}", self._gathers + 1
+            kind = partial(Infill, axes=edge.axes) if piece.fills else Gather
+            gather = kind(axis, piece.indices, rows=piece.rows)
+            self._building.held[path] = gather.to(self._device)
+            return self._graph.call_module(path, (source,))
         if piece.whole:
             return source
         key = (source, axis, piece.start, piece.length)
@@ -84,11 +88,3 @@ class Fetches:
             narrowed = self._graph.call_function(torch.narrow, key)
             self._slices[key] = self._building.view(narrowed)
         return self._slices[key]
-
-    def _gather(self, edge: Edge, piece: Piece, indices: tuple[int, ...]) -> str:
-        """The path of a module that copies channels one by one."""
-        path, self._gathers = f"gathers.{self._gathers}", self._gathers + 1
-        kind = partial(Infill, axes=edge.axes) if piece.fills else Gather
-        gather = kind(edge.axis, indices, rows=piece.rows)
-        self._building.held[path] = gather.to(self._device)
-        return path

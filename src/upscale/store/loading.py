@@ -31,6 +31,7 @@ from upscale.store.modules import json_to_module
 from upscale.store.saving import VERSION, masks_to_json, modules_to_json
 from upscale.store.tensors import Held, install, json_to_tensors, submodule
 
+ENTRIES = "version torch name graph modules training held tensors plan example".split()
 LEAST_NAMES = 1000
 
 
@@ -82,11 +83,7 @@ def _entries(document: Json) -> dict[str, Json]:
             f"the file has version {str(version)[:20]} of the format, and this is a reader of "
             f"version {VERSION}" + ("; a newer upscale reads it" if newer else "")
         )
-    return checks.as_object(
-        document,
-        *("version", "torch", "name", "graph", "modules", "training", "held", "tensors"),
-        *("plan", "example"),
-    )
+    return checks.as_object(document, *ENTRIES)
 
 
 def _made(entries: dict[str, Json], held: Mapping[str, Held]) -> fx.GraphModule:

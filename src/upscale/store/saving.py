@@ -51,7 +51,12 @@ def save(pruned: fx.GraphModule, path: str | os.PathLike[str]) -> None:
         **_origin_to_json(pruned, size),
     }
     check_values([document["graph"], document["example"]], size)
-    _check_attributes(pruned, set(held))
+    for node in pruned.graph.nodes:
+        if node.op == "get_attr" and node.target not in held:
+            raise StoreError(
+                f"node {node.name} reads {node.target}, which is no parameter or buffer; "
+                "register it as one before exporting"
+            )
     container.write(Path(path), document, tensors)
 
 
@@ -87,15 +92,6 @@ def masks_to_json(pruned: nn.Module) -> dict[str, list[int]]:
     """The output channels that are made zero at run time, by the module after which they are."""
     masks = {name: held_channels(module) for name, module in pruned.named_modules()}
     return {name: list(channels) for name, channels in masks.items() if channels}
-
-
-def _check_attributes(pruned: fx.GraphModule, tensors: set[str]) -> None:
-    for node in pruned.graph.nodes:
-        if node.op == "get_attr" and node.target not in tensors:
-            raise StoreError(
-                f"node {node.name} reads {node.target}, which is no parameter or buffer; "
-                "register it as one before exporting"
-            )
 
 
 def _origin_to_json(pruned: fx.GraphModule, size: int) -> dict[str, Json]:

@@ -120,9 +120,7 @@ def _graded(
     finally:
         for hook in hooks:
             hook.remove()
-        for weight in weights.values():
-            weight.requires_grad_(False)
-            weight.grad = None
+        runner.model.requires_grad_(False).zero_grad()
     runner.settle()
     return [output.detach() for output in outputs], strength
 

@@ -126,14 +126,14 @@ class _Reading:
 
     def _readers(self) -> Iterator[tuple[Group, Reader]]:
         """The read of every layer, and of whatever else takes only part of a tensor."""
-        layers = {(step.node, layer.read): layer.name for step, layer in self._layers}
+        layers = {(s.node, own.read): own.name.removesuffix(".weight") for s, own in self._layers}
         turns = {step.node: turn for turn, step in enumerate(self._flow.steps)}
         before, after = self._edges(self._in_place), self._edges(self._plan)
         gone_before, gone_after = self._in_place.graph.gone, self._plan.graph.gone
         for want in sorted((*self._wants, *self._joins()), key=lambda want: turns[want.node]):
             read = (want.node, want.line)
             if want.executed and (read in layers or read in before or read in after):
-                name = _layer(layers.get(read)) or self._flow.steps[turns[want.node]].module
+                name = layers.get(read) or self._flow.steps[turns[want.node]].module
                 for group, kept, held, values in self._parts(want):
                     reader = Reader(
                         name=name or want.node,
@@ -209,7 +209,7 @@ class _Reading:
 
         return Rows(
             segment=next(segments, None),
-            producers=tuple(_layer(p.name) for p in producers) or (given,),
+            producers=tuple(p.name.removesuffix(".weight") for p in producers) or (given,),
             channels=len(known),
             before=tuple(number[channel] for channel in live),
             after=tuple(number[channel] for channel in _agreed([*emitted, live])),
@@ -223,11 +223,6 @@ class _Reading:
         cut = self._plan.weights.cuts.get(producer.name, {}).get(producer.row_axis)
         rows = np.flatnonzero(self._live.lines[producer.out]) if cut is None else positions(cut)
         return list(dict.fromkeys(self._flow.classes[producer.out][rows].tolist()))
-
-
-def _layer(weight: str | None) -> str:
-    """The name of a layer, by its weight's."""
-    return weight.removesuffix(".weight") if weight else ""
 
 
 def _read_by(edge: Edge) -> tuple[str, Line]:
