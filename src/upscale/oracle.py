@@ -112,7 +112,7 @@ def _lost_outputs(layer: Any, kept: frozenset[int]) -> set[int]:
 
 def _channel_axis(module: nn.Module) -> int:
     """The axis of what a module returns that its channels lie along."""
-    # From behind, for a layer: a linear's are last, and a convolution may be called without a batch.
+    # A layer's from behind: a linear's are last, a convolution may be called without a batch.
     return 1 - int(module.weight.dim()) if isinstance(module, LAYERS) else 1
 
 

@@ -158,10 +158,10 @@ class Cutter:
                 smaller = smaller.index_select(axis, _as_index(indices, smaller.device))
         kept = self._plan.kept.get(name)
         if kept is not None and name in self._column_axes:
-            axis = self._column_axes[name]
-            staying, columns = set(kept), cuts.get(axis, range(tensor.shape[axis]))
-            gone = [place for place, column in enumerate(columns) if column not in staying]
-            if gone:  # widened: read, with weights that are zero
+            axis, staying = self._column_axes[name], set(kept)
+            columns = cuts.get(axis, range(tensor.shape[axis]))
+            if columns != kept:  # some are read beside those kept, and have weights of zero
+                gone = [place for place, column in enumerate(columns) if column not in staying]
                 smaller = smaller.index_fill(axis, _as_index(gone, smaller.device), 0.0)
         if smaller.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
             smaller = smaller.clone()
