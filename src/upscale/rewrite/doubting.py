@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from math import prod
+
 from typing import Any
 
 from torch import nn
@@ -13,8 +13,7 @@ from torch import nn
 from upscale import masking, oracle
 from upscale.capture import Captured, Example
 from upscale.errors import CaptureError, ExampleError, PlanError
-from upscale.masking.hooks import rows_of
-from upscale.model.layers import KINDS, weight_names
+from upscale.model.layers import KINDS, column_axis, weight_names, weight_of
 from upscale.planning import Plan
 from upscale.selected.selection import Selection
 from upscale.tools.grouping import grouped
@@ -89,9 +88,15 @@ def _masked(model: nn.Module, plan: Plan, example: Example) -> nn.Module:
     selection = Selection(kept=kept)
     masking.check(model, selection)
     for name, channels in plan.masks.after.items():
-        module = model.get_submodule(name)
-        normed = int(getattr(module, "num_features", 0))
-        width = prod(rows_of(module)) if isinstance(module, KINDS) else normed
+        width = _outputs(model.get_submodule(name))
         if not all(0 <= channel < width for channel in channels):
             raise PlanError(f"the plan masks channels that {name} does not have; make it again")
     return oracle.masked(model, (selection,), example, zero_after=plan.masks.after)
+
+
+def _outputs(module: nn.Module) -> int:
+    """How many channels a layer or a normalisation makes."""
+    if not isinstance(module, KINDS):
+        return int(getattr(module, "num_features", 0))
+    rows = int(weight_of(module).shape[1 - column_axis(module)])
+    return rows * int(getattr(module, "groups", 1)) if column_axis(module) == 0 else rows

@@ -18,7 +18,7 @@ from upscale.model.layers import layers, weight_of
 from upscale.selected.amounts import Reached
 from upscale.selected.selection import Selection
 from upscale.selection.choosing import MET, Chooser, find_limits
-from upscale.selection.measuring import measure_layers
+from upscale.selection.measuring import LayerSizes, measure_layers
 from upscale.selection.options import Options
 from upscale.selection.scoring import score_weights
 from upscale.selection.streams import keep_contiguous
@@ -40,7 +40,7 @@ def select_channels(subject: Subject, options: Options) -> Selection:
     scores = score_weights(model, flow, inputs, first, options)
     limits = replace(limits, held=limits.held | (first.keys() - scores.keys()))
     scores |= {w: np.zeros(len(units.of[w])) for w in first if w not in scores}
-    sizes = measure_layers(
+    sizes: LayerSizes = measure_layers(
         flow, {names[name]: weight_of(layer).numel() for name, layer in layers(model).items()}
     )
 
