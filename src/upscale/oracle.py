@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,16 +64,15 @@ def masked(
             for where in norms.get(layer, [name]):
                 zeros[where] |= lost
     for where, channels in zeros.items():
-        twin.get_submodule(where).register_forward_hook(_ZeroOutputs(frozenset(channels)))
+        twin.get_submodule(where).register_forward_hook(partial(_zero_outputs, channels))
     return twin
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
     """The convolutions and linear layers of a model, each by every name it has."""
-    named = model.named_modules(remove_duplicate=False)
     return {
         name: module
-        for name, module in named
+        for name, module in model.named_modules(remove_duplicate=False)
         if isinstance(module, LAYERS) and isinstance(getattr(module, "weight", None), Tensor)
     }
 
@@ -113,11 +112,8 @@ def _lost_outputs(layer: Any, kept: frozenset[int]) -> set[int]:
 
 def _channel_axis(module: nn.Module) -> int:
     """The axis of what a module returns that its channels lie along."""
-    if isinstance(module, nn.Linear):
-        return -1
-    if isinstance(module, LAYERS):
-        return 1 - int(module.weight.dim())  # a convolution may be called without a batch
-    return 1
+    # A layer's from behind: a linear's are last, a convolution may be called without a batch.
+    return 1 - int(module.weight.dim()) if isinstance(module, LAYERS) else 1
 
 
 def _flags(like: Tensor, axis: int, lost: Sequence[bool]) -> Tensor:
@@ -127,16 +123,11 @@ def _flags(like: Tensor, axis: int, lost: Sequence[bool]) -> Tensor:
     return torch.tensor(lost, device=like.device).view(shape)
 
 
-@dataclass(frozen=True, slots=True)
-class _ZeroOutputs:
+def _zero_outputs(channels: set[int], module: nn.Module, inputs: object, output: Tensor) -> Tensor:
     """A hook that makes channels zero in whatever a module returns."""
-
-    channels: frozenset[int]
-
-    def __call__(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        axis = _channel_axis(module)
-        lost = [channel in self.channels for channel in range(output.shape[axis])]
-        return output.masked_fill(_flags(output, axis, lost), 0.0)
+    axis = _channel_axis(module)
+    lost = [channel in channels for channel in range(output.shape[axis])]
+    return output.masked_fill(_flags(output, axis, lost), 0.0)
 
 
 class _BlindTo(TorchFunctionMode):
@@ -161,27 +152,18 @@ class _BlindTo(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if getattr(func, "__name__", "") in APPLYING:
             kwargs |= dict(zip(("input", "weight"), args, strict=False))
-            args = args[2:]
             read, weight = kwargs.pop("input"), kwargs.pop("weight")
             if tuple(weight.shape) == self.shape:
-                axis = -1 if func.__name__ == "linear" else 1 - weight.dim()
+                axis = 1 - weight.dim()
                 lost = self.lost * (read.shape[axis] // len(self.lost))
                 read = read.masked_fill(_flags(read, axis, lost), 0.0)
-            return func(read, weight, *args, **kwargs)
+            args = (read, weight, *args[2:])
         return func(*args, **kwargs)
 
 
-# How a tensor is marked with the call that made it: tensors take attributes, and lose them with
-# whatever is computed from them.
-MADE_BY = "_upscale_made_by"
-
-
-@dataclass(slots=True)
-class _Made:
-    """What one call of a layer made: where its channels are, and the modules that read it."""
-
-    axis: int
-    readers: set[str] = field(default_factory=set)
+# How a tensor that a layer made is marked with those who read it: tensors take attributes, and
+# lose them with whatever is computed from them.
+READERS = "_upscale_readers"
 
 
 class _Readers(TorchDispatchMode):
@@ -194,7 +176,8 @@ class _Readers(TorchDispatchMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: Counter[str] = Counter()
-        self.made: dict[str, list[_Made]] = defaultdict(list)
+        # Of each call of a layer: the axis its channels lie along, and the modules that read them.
+        self.made: dict[str, list[tuple[int, set[str]]]] = defaultdict(list)
         self._inside = [""]
         for name, module in model.named_modules():
             module.register_forward_pre_hook(lambda *_, name=name: self._enter(name))
@@ -209,16 +192,15 @@ class _Readers(TorchDispatchMode):
     def _leave(self, name: str, module: nn.Module, output: Any) -> None:
         self._inside.pop()
         if isinstance(module, LAYERS) and isinstance(output, Tensor):
-            made = _Made(_channel_axis(module) % output.dim())
-            setattr(output, MADE_BY, made)
-            self.made[name].append(made)
+            readers: set[str] = set()
+            setattr(output, READERS, readers)
+            self.made[name].append((_channel_axis(module) % output.dim(), readers))
 
     def note(self, values: Any) -> None:
         """Note that some values are read here."""
         for leaf in leaves_of(values):
-            made = getattr(leaf, MADE_BY, None)
-            if made is not None:
-                made.readers.add(self._inside[-1])
+            readers: set[str] = getattr(leaf, READERS, set())
+            readers.add(self._inside[-1])
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -242,10 +224,10 @@ def _norms(model: nn.Module, example: Example) -> dict[nn.Module, list[str]]:
         watch.note(twin(*given.args, **given.kwargs))  # the caller reads what it gets
     own = {name for name in norms if watch.calls[name] == 1}
     return {
-        model.get_submodule(name): [min(each.readers) for each in made]
+        model.get_submodule(name): [min(readers) for _, readers in made]
         for name, made in watch.made.items()
         if _applies_what_it_stores(model.get_submodule(name))
-        and all(len(each.readers) == 1 and each.readers <= own and each.axis == 1 for each in made)
+        and all(len(readers) == 1 and readers <= own and axis == 1 for axis, readers in made)
     }
 
 

@@ -20,18 +20,21 @@ def cutter(
     kept: Mapping[str, Indices] | None = None,
     zeroed: Mapping[str, Mapping[int, Indices]] | None = None,
     folds: Mapping[str, tuple[Mapping[int, float], int | None]] | None = None,
+    groups: Mapping[str, int] | None = None,
 ) -> Cutter:
     """What cuts a model's parameters.
 
     By parameter: `cuts` the indices that stay along each axis, `kept` the columns whose weights
     are not zero, `zeroed` the indices that become zero along each axis, `folds` the number that
-    each folded column meets, and the column that stands for them (`None`: the bias does).
+    each folded column meets, and the column that stands for them (`None`: the bias does). By the
+    node that calls a convolution: `groups` how many it has.
     """
     folded = folds or {}
+    nothing = frozenset[str]()
     plan = Plan(
         order="none",
         kept={name: tuple(own) for name, own in (kept or {}).items()},
-        graph=GraphChanges((), (), frozenset(), frozenset(), {}, {}, {}, {}),
+        graph=GraphChanges((), (), nothing, nothing, {}, {}, groups or {}, {}),
         weights=WeightChanges(
             cuts={name: _tuples(own) for name, own in (cuts or {}).items()},
             folds={

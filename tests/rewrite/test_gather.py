@@ -12,6 +12,6 @@ from upscale.rewrite.gather import Gather
 @pytest.mark.parametrize("shape", [(2, 6), (2, 5, 6), (2, 6, 4, 3), (2, 6, 2, 3, 2), (0, 5, 6)])
 def test_both_forms_of_a_gather_give_the_same(shape: tuple[int, ...]) -> None:
     x, axis = torch.randn(shape), shape.index(6)
-    plain, rows = (Gather(axis, (4, 1, 2), x.device, rows=rows) for rows in (False, True))
+    plain, rows = (Gather(axis, (4, 1, 2), rows=rows) for rows in (False, True))
     assert torch.equal(plain(x), rows(x))
     assert torch.equal(torch.jit.script(rows)(x), plain(x))

@@ -19,7 +19,7 @@ class Pair(nn.Module):
 
 
 def made(cut: Cutter, path: str) -> nn.Module:
-    return cut.module(path, groups=None, width=None, constant=False)
+    return cut.module(path, node=path)
 
 
 def numbers(tensor: Tensor) -> Tensor:
@@ -123,8 +123,9 @@ def test_a_parameter_that_two_modules_share_is_cut_once_and_stays_shared() -> No
 def test_a_grouped_convolution_says_what_its_parameters_are(groups: int) -> None:
     model = nn.Sequential(nn.Conv2d(8, 8, 1, groups=8))
     rows = list(range(groups))
-    cut = cutter(model, cuts={"0.weight": {0: rows}, "0.bias": {0: rows}})
-    conv = cut.module("0", groups=groups, width=None, constant=False)
+    conv = made(
+        cutter(model, cuts={"0.weight": {0: rows}, "0.bias": {0: rows}}, groups={"0": groups}), "0"
+    )
     assert (conv.in_channels, conv.out_channels, conv.groups) == (groups, groups, groups)
     assert conv(torch.randn(1, groups, 3, 3)).shape == (1, groups, 3, 3)
 

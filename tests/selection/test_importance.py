@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -107,7 +110,9 @@ def test_taylor_is_the_squared_slope_times_weight(side: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).requires_grad_(False)
     batches = [(torch.randn(5, 4), torch.randn(5, 2)) for _ in range(2)]
-    found = score("taylor", study(model, side, data=batches, loss=F.mse_loss))["2"]
+    given: dict[str, Any] = {"data": batches, "loss": F.mse_loss}
+    found = score("taylor", study(copy.deepcopy(model), side, **given))["2"]
+    upscale.select(model, batches[0][0], amount=0.5, importance="taylor", side=side, **given)
     expected = torch.zeros_like(found)
     for x, y in batches:
         weight = model[2].weight.clone().requires_grad_(True)

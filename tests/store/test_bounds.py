@@ -181,7 +181,7 @@ def test_the_body_is_not_read_before_the_header_is_checked(
     def read(*_: object) -> int:
         raise AssertionError("the body was read")
 
-    monkeypatch.setattr(container, "_filled", read)
+    monkeypatch.setattr(container, "_check_room", read)  # the last before it
     content = bytearray(saved.read_bytes())
     at = content.index(b'"data_offsets":[0,') + len(b'"data_offsets":[')
     content[at] = ord("1")

@@ -14,7 +14,8 @@ import torch
 import upscale
 from scripts.fuzz_store import fuzz
 from tests.store.files import pruned_net, rewrite_document
-from upscale.store.container import LENGTH, LONGEST_HEADER
+from upscale.store.checks import LONGEST_HEADER
+from upscale.store.container import LENGTH
 
 
 @pytest.fixture

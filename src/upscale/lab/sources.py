@@ -8,6 +8,7 @@ import traceback
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,9 @@ def imported(path: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        return attrgetter(name)(importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
         raise SourceError(f"{path} cannot be imported: {error}") from error
-    return found
 
 
 def _built(path: str) -> nn.Module:
@@ -102,18 +100,14 @@ def _built(path: str) -> nn.Module:
 def _load_weights(model: nn.Module, path: Path) -> None:
     """Load a state from a safetensors file, or from a checkpoint that holds weights alone."""
     try:
-        if path.suffix == ".safetensors":
-            state: Any = load_file(path)
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+        safe = path.suffix == ".safetensors"
+        state: Any = load_file(path) if safe else torch.load(path, "cpu", weights_only=True)
         for key in ("state_dict", "model"):
             if isinstance(state, dict) and isinstance(state.get(key), dict):
                 state = state[key]
         if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-            raise SourceError(f"{path} holds no weights by name")
+            raise ValueError("it holds no weights by name")
         model.load_state_dict(state)
-    except SourceError:
-        raise
     except (OSError, RuntimeError, SafetensorError, ValueError, EOFError) as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise SourceError(f"{path} does not fit: {' '.join(first[:2])}") from error
@@ -188,11 +182,10 @@ def _counted(source: str, found: Iterable[Any], images: int | None) -> Iterator[
     left = images
     try:
         for pair in found:
-            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-                raise SourceError(f"{source} gives {type(pair).__name__}; each batch is two things")
-            inputs, labels = pair
-            if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+            paired = isinstance(pair, (tuple, list)) and len(pair) == 2
+            if not paired or not all(isinstance(own, Tensor) for own in pair):
                 raise SourceError(f"{source} gives batches that are no pairs of tensors")
+            inputs, labels = pair
             yield (inputs, labels) if left is None else (inputs[:left], labels[:left])
             left = None if left is None else left - len(labels)
             if left is not None and left <= 0:

@@ -15,6 +15,7 @@ from torch import fx, nn
 from upscale.api import export
 from upscale.planning import Edge, Piece, Plan
 from upscale.planning.plan import origin_of, remember
+from upscale.tools.grouping import grouped
 
 
 def wrong_numbers_zero_copy(model: nn.Module, plan: Plan) -> fx.GraphModule:
@@ -66,9 +67,7 @@ def wrong_numbers_plan(plan: Plan) -> Plan:
 
 
 def _without_copy(edge: Edge) -> Edge:
-    by_root: dict[tuple[str, bool], list[Piece]] = {}
-    for piece in edge.pieces:
-        by_root.setdefault((piece.value, piece.zeros), []).append(piece)
+    by_root = grouped(((piece.value, piece.zeros), piece) for piece in edge.pieces)
     pieces = (slice_ for pieces in by_root.values() for slice_ in _slices(pieces))
     return replace(edge, pieces=tuple(pieces))
 

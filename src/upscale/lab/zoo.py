@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from upscale.errors import UpscaleError
-from upscale.tools.optional_packages import MissingPackageError, import_torchvision
+from upscale.tools.optional_packages import MissingPackageError, import_optional, import_torchvision
 
 __all__ = [
     "DigitsData",
@@ -38,17 +39,10 @@ class UnknownModelError(UpscaleError, ValueError):
     """No model has this name."""
 
 
-class ConvNorm(nn.Module):
+def conv_norm(inputs: int, outputs: int, kernel: int, *, stride: int = 1) -> nn.Sequential:
     """A convolution followed by batch normalisation, with no activation."""
-
-    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
-        self.norm = nn.BatchNorm2d(outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.norm(self.conv(x))
-        return out
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    return nn.Sequential(OrderedDict(conv=conv, norm=nn.BatchNorm2d(outputs)))
 
 
 class Residual(nn.Module):
@@ -56,11 +50,10 @@ class Residual(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
         super().__init__()
-        self.first = ConvNorm(inputs, outputs, 3, stride=stride)
-        self.second = ConvNorm(outputs, outputs, 3)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = ConvNorm(inputs, outputs, 1, stride=stride)
+        self.first = conv_norm(inputs, outputs, 3, stride=stride)
+        self.second = conv_norm(outputs, outputs, 3)
+        alike = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if alike else conv_norm(inputs, outputs, 1, stride=stride)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.second(F.relu(self.first(x))) + self.shortcut(x))
@@ -72,10 +65,10 @@ class Branched(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         half = width // 2
-        self.narrow = ConvNorm(width, half, 1)
-        self.wide_reduce = ConvNorm(width, half, 1)
-        self.wide = ConvNorm(half, half, 3)
-        self.merge = ConvNorm(2 * half, width, 1)
+        self.narrow = conv_norm(width, half, 1)
+        self.wide_reduce = conv_norm(width, half, 1)
+        self.wide = conv_norm(half, half, 3)
+        self.merge = conv_norm(2 * half, width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         narrow = F.relu(self.narrow(x))
@@ -102,10 +95,10 @@ class GatedBottleneck(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         half = width // 2
-        self.reduce = ConvNorm(width, half, 1)
-        self.middle = ConvNorm(half, half, 3)
+        self.reduce = conv_norm(width, half, 1)
+        self.middle = conv_norm(half, half, 3)
         self.gate = SqueezeExcite(half)
-        self.expand = ConvNorm(half, width, 1)
+        self.expand = conv_norm(half, width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         inner = F.relu(self.middle(F.relu(self.reduce(x))))
@@ -121,7 +114,7 @@ class DigitsNet(nn.Module):
 
     def __init__(self, *, narrow: int = 32, wide: int = 48) -> None:
         super().__init__()
-        self.stem = ConvNorm(1, narrow, 3)
+        self.stem = conv_norm(1, narrow, 3)
         self.stage1 = nn.Sequential(Residual(narrow, narrow), Branched(narrow))
         self.down = Residual(narrow, wide, stride=2)
         self.stage2 = nn.Sequential(Branched(wide), GatedBottleneck(wide), Branched(wide))
@@ -164,12 +157,8 @@ def digits_data() -> DigitsData:
     >>> digits_data().held_out_images.shape
     torch.Size([359, 1, 8, 8])
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
-        raise MissingPackageError("the digits need scikit-learn: pip install it") from error
-
-    bunch = load_digits()
+    needed = "the digits need scikit-learn: pip install it"
+    bunch = import_optional("sklearn.datasets", needed).load_digits()
     images = torch.from_numpy(bunch.images).float().div(16).unsqueeze(1)
     labels = torch.from_numpy(bunch.target).long()
     # RandomState's stream is frozen by NumPy's compatibility policy, so the split never moves.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from operator import attrgetter
+from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -48,13 +49,10 @@ def _calls(module: fx.GraphModule) -> Counter[int]:
     """How often each parameter is used: through modules, and by itself."""
     count: Counter[int] = Counter()
     for node in module.graph.nodes:
-        tensors: list[Tensor] = []
         if node.op == "call_module":
-            tensors = list(module.get_submodule(str(node.target)).parameters())
+            count.update(map(id, module.get_submodule(str(node.target)).parameters()))
         elif node.op == "get_attr":
-            found = attrgetter(str(node.target))(module)
-            tensors = [found] if isinstance(found, Tensor) else []
-        count.update(map(id, tensors))
+            count[id(attrgetter(str(node.target))(module))] += 1
     return count
 
 
@@ -63,19 +61,18 @@ def _fold(module: fx.GraphModule, node: fx.Node, norm: _BatchNorm, called: Count
     before = node.args[0]
     if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) > 1:
         return
-    layer = module.get_submodule(str(before.target))
-    mean, variance = norm.running_mean, norm.running_var
+    layer: Any = module.get_submodule(str(before.target))
+    # Behind a linear a norm may be over another axis than its features.
+    fits = type(layer) in CONVOLUTIONS and norm.running_mean is not None
     shared = any(called[id(p)] > 1 for p in (*layer.parameters(), *norm.parameters()))
-    if mean is None or variance is None or shared or layer._forward_hooks or norm._forward_hooks:
+    if not fits or shared or layer._forward_hooks or norm._forward_hooks:
         return
-    if type(layer) not in CONVOLUTIONS:
-        return  # behind a linear a norm may be over another axis than its features
-    assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
+
     # In double precision, so that the result is rounded once.
     fused = fuse_conv_bn_eval(copy.deepcopy(layer).double(), copy.deepcopy(norm).double())
     dtype, trained = layer.weight.dtype, layer.weight.requires_grad
-    for name, tensor in (("weight", fused.weight), ("bias", fused.bias)):
-        assert tensor is not None
-        setattr(layer, name, nn.Parameter(tensor.detach().to(dtype), requires_grad=trained))
+    for name in ("weight", "bias"):
+        own = getattr(fused, name).detach().to(dtype)
+        setattr(layer, name, nn.Parameter(own, requires_grad=trained))
     node.replace_all_uses_with(before)
     module.graph.erase_node(node)

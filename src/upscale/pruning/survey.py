@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,7 @@ from upscale.selection.select import select_channels
 from upscale.subject import Subject
 from upscale.targets.runtime import pricing_for
 from upscale.targets.target import Target
+from upscale.tools.grouping import grouped
 from upscale.tools.quiet import unwarned
 
 SHARES = (0.10, 0.25, 0.50)
@@ -226,10 +227,8 @@ def _stays(side: str, count: int, stays: Sequence[tuple[LayerSurvey, str]]) -> l
 
 def _by_reason(views: Iterable[tuple[LayerSurvey, str]]) -> Iterator[str]:
     """A line for each reason, with the first few names it holds for."""
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for view, reason in views:
-        reasons[reason].append(view.name or "the model itself")
-    for reason, names in reasons.items():
+    named = ((reason, view.name or "the model itself") for view, reason in views)
+    for reason, names in grouped(named).items():
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         yield f"  {shown}: {reason}."
 

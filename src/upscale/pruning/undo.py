@@ -24,6 +24,7 @@ from upscale.model.layers import (
 from upscale.planning import Plan
 from upscale.rewrite.building import unclashing
 from upscale.selected.selection import Selection
+from upscale.tools.grouping import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +87,13 @@ def undo(pruned: fx.GraphModule, model: nn.Module) -> nn.Module:
     lost = sorted(plan.weights.cuts.keys() - wide.keys())
     if lost:
         raise PlanError(f"the export was made from another model: here is no {lost[0]}")
-    names: dict[int, list[str]] = {}
-    for name, tensor in wide.items():
-        names.setdefault(id(tensor), []).append(name)
-    for own in names.values():
-        paths = [unclashing(name) for name in own if unclashing(name) in small]
+    for name, *others in grouped((id(tensor), name) for name, tensor in wide.items()).values():
+        paths = [unclashing(own) for own in (name, *others) if unclashing(own) in small]
         if paths:
-            _fill(wide[own[0]], small[paths[0]], plan.weights.cuts.get(own[0], {}), own[0])
-        else:
-            _zero(wide[own[0]], plan.masks.zeroed.get(own[0], {}))
+            _fill(wide[name], small[paths[0]], plan.weights.cuts.get(name, {}), name)
+        # What makes nothing but zeros, by output masks, is not in the export.
+        for axis, gone in () if paths else plan.masks.zeroed.get(name, {}).items():
+            wide[name].detach().index_fill_(axis, _index(gone, wide[name]), 0.0)
     _check_folds(plan, twin)
     twin = masking.hold_outputs(twin, plan.held)
     computed = {
@@ -113,18 +112,14 @@ def _fill(wide: Tensor, small: Tensor, cuts: Mapping[int, tuple[int, ...]], name
                 raise PlanError(f"the export was made from another model: {name} does not fit")
             shape = list(small.shape)
             shape[axis] = wide.shape[axis]
-            index = torch.from_numpy(positions(kept)).to(small.device)
-            small = small.new_zeros(shape).index_copy(axis, index, small)
+            small = small.new_zeros(shape).index_copy(axis, _index(kept, small), small)
         if small.shape != wide.shape:
             raise PlanError(f"the export was made from another model: {name} does not fit")
         wide.copy_(small)
 
 
-def _zero(wide: Tensor, zeroed: Mapping[int, tuple[int, ...]]) -> None:
-    """Write zeros where output masks are: what makes nothing but zeros is not in the export."""
-    with torch.no_grad():
-        for axis, gone in zeroed.items():
-            wide.index_fill_(axis, torch.from_numpy(positions(gone)).to(wide.device), 0.0)
+def _index(places: tuple[int, ...], like: Tensor) -> Tensor:
+    return torch.from_numpy(positions(places)).to(like.device)
 
 
 def _check_folds(plan: Plan, model: nn.Module) -> None:

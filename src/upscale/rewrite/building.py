@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,24 +36,14 @@ class Building:
         self.views.add(node)
         return node
 
-    def unused(self, path: str, taken: Mapping[str, Any]) -> str:
-        """A path at which neither the model nor the export has anything."""
-        while path in self.held or path in taken:
-            path += "_"
-        return path
-
     def used(self) -> dict[str, Any]:
-        """What the graph still refers to."""
-        named = {str(n.target) for n in self.graph.nodes if n.op in ("call_module", "get_attr")}
-        return {path: thing for path, thing in self.held.items() if path in named}
-
-    def without_clashes(self, held: Mapping[str, Any]) -> dict[str, Any]:
-        """What is held, under names that no graph module has for itself; the graph follows."""
-        renamed = {path: unclashing(path) for path in held}
+        """What the graph still refers to, both under names that no graph module has for itself."""
+        named = set()
         for node in self.graph.nodes:
             if node.op in ("call_module", "get_attr"):
-                node.target = renamed[node.target]
-        return {renamed[path]: thing for path, thing in held.items()}
+                named.add(node.target)
+                node.target = unclashing(node.target)
+        return {unclashing(path): thing for path, thing in self.held.items() if path in named}
 
 
 def unclashing(path: str) -> str:

@@ -3,8 +3,9 @@ they say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
@@ -14,7 +15,8 @@ from upscale.errors import CaptureError, ExampleError, PlanError
 from upscale.model.layers import KINDS, column_axis, weight_names, weight_of
 from upscale.planning import Plan
 from upscale.selected.selection import Selection
-from upscale.verify import compare
+from upscale.tools.grouping import grouped
+from upscale.verify.comparing import Maker, compare
 
 
 @contextmanager
@@ -50,22 +52,16 @@ def _sizes(plan: Plan) -> Iterable[int]:
         yield sum(abs(piece.length) for piece in edge.pieces)
         yield from (len(piece.indices) for piece in edge.pieces if piece.indices is not None)
         yield from () if edge.spread is None else edge.spread.sizes
-    for told in plan.graph.asked.values():
-        yield from told.fixed.values()
-    for sizes in plan.graph.sizes.values():
+    asked = (told.fixed for told in plan.graph.asked.values())
+    for sizes in (*plan.graph.sizes.values(), *asked):
         yield from sizes.values()
-    for table in (plan.weights.cuts, plan.masks.zeroed):
-        for by_axis in table.values():
-            yield from map(len, by_axis.values())
+    for by_axis in (*plan.weights.cuts.values(), *plan.masks.zeroed.values()):
+        yield from map(len, by_axis.values())
     yield from (*plan.graph.groups.values(), *plan.graph.widths.values())
 
 
 def check_says(
-    pruned: nn.Module,
-    model: nn.Module,
-    plan: Plan,
-    example: Example,
-    unrounded: Callable[[], nn.Module] | None,
+    pruned: nn.Module, model: nn.Module, plan: Plan, example: Example, unrounded: Maker | None
 ) -> None:
     """Raise unless an export is shown to compute what its plan says it does."""
     if not compare(pruned, _masked(model, plan, example), example, unrounded=unrounded).exact:
@@ -81,12 +77,10 @@ def _masked(model: nn.Module, plan: Plan, example: Example) -> nn.Module:
 
     Columns that meet a constant are read no more, but what they add is made up for.
     """
-    made_up: dict[str, set[int]] = {}
-    for table in (plan.weights.folds, plan.weights.gates):
-        for name, own in table.items():
-            made_up.setdefault(name, set()).update(own.columns)
+    made_up: list[tuple[str, Any]] = [*plan.weights.folds.items(), *plan.weights.gates.items()]
+    columns = grouped((name, own.columns) for name, own in made_up)
     kept = {
-        layer: tuple(sorted({*plan.kept[name], *made_up.get(name, ())}))
+        layer: tuple(sorted(set(plan.kept[name]).union(*columns[name])))
         for layer, name in weight_names(model).items()
         if name in plan.kept
     }

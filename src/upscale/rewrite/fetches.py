@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from functools import partial
 
 import torch
 from torch import fx, nn
@@ -11,6 +11,7 @@ from upscale.planning import Edge, Piece, Spread
 from upscale.planning.plan import GraphChanges
 from upscale.rewrite.building import Building
 from upscale.rewrite.gather import Gather, Infill
+from upscale.tools.grouping import grouped
 
 
 class Fetches:
@@ -21,18 +22,13 @@ class Fetches:
         self._fetched: dict[tuple[str, int, tuple[Piece, ...]], fx.Node] = {}
         self._slices: dict[tuple[fx.Node, int, int, int], fx.Node] = {}
         self._gathers = 0
-        self._edges: dict[tuple[str, str], list[Edge]] = defaultdict(list)
-        for edge in changes.edges:
-            self._edges[edge.node, edge.value].append(edge)
+        self._edges = grouped(((edge.node, edge.value), edge) for edge in changes.edges)
 
     def read(self, node: str, value: str) -> fx.Node:
         """A value as a node reads it: whole, or fetched along one axis after the other."""
-        edges = self._edges.get((node, value))
-        if edges is None:
-            return self._building.values[value]()
-        first, *rest = edges
-        new = self.fetch(first)
-        for edge in rest:
+        edges = self._edges.get((node, value), [])
+        new = self.fetch(edges[0]) if edges else self._building.values[value]()
+        for edge in edges[1:]:
             new = self._take(new, edge)
         return new
 
@@ -79,8 +75,12 @@ class Fetches:
         if piece.zeros:
             none = self._graph.call_function(torch.narrow, (source, axis, 0, 0))
             return self._pad(none, edge, 0, piece.length)
-        if piece.indices is not None:
-            return self._graph.call_module(self._gather(edge, piece, piece.indices), (source,))
+        if piece.indices is not None:  # channels are copied one by one
+            path, self._gathers = f"gathers.{self._gathers}", self._gathers + 1
+            kind = partial(Infill, axes=edge.axes) if piece.fills else Gather
+            gather = kind(axis, piece.indices, rows=piece.rows)
+            self._building.held[path] = gather.to(self._device)
+            return self._graph.call_module(path, (source,))
         if piece.whole:
             return source
         key = (source, axis, piece.start, piece.length)
@@ -88,15 +88,3 @@ class Fetches:
             narrowed = self._graph.call_function(torch.narrow, key)
             self._slices[key] = self._building.view(narrowed)
         return self._slices[key]
-
-    def _gather(self, edge: Edge, piece: Piece, indices: tuple[int, ...]) -> str:
-        """The path of a module that copies channels one by one."""
-        path, self._gathers = f"gathers.{self._gathers}", self._gathers + 1
-        if piece.fills:
-            gather: Gather = Infill(
-                edge.axis, indices, self._device, axes=edge.axes, rows=piece.rows
-            )
-        else:
-            gather = Gather(edge.axis, indices, self._device, rows=piece.rows)
-        self._building.held[path] = gather
-        return path

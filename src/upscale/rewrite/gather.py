@@ -16,17 +16,10 @@ class Gather(nn.Module):
 
     indices: Tensor
 
-    def __init__(
-        self,
-        axis: int,
-        indices: tuple[int, ...],
-        device: torch.device | None = None,
-        *,
-        rows: bool = False,
-    ) -> None:
+    def __init__(self, axis: int, indices: tuple[int, ...], *, rows: bool = False) -> None:
         super().__init__()
         self.axis, self.rows = axis, rows
-        index = torch.tensor(indices, dtype=torch.long, device=device)
+        index = torch.tensor(indices, dtype=torch.long)
         self.register_buffer("indices", index, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -51,15 +44,9 @@ class Infill(Gather):
     """The channels at given places, and zeros where the place is -1."""
 
     def __init__(
-        self,
-        axis: int,
-        indices: tuple[int, ...],
-        device: torch.device | None = None,
-        *,
-        axes: int,
-        rows: bool = False,
+        self, axis: int, indices: tuple[int, ...], *, axes: int, rows: bool = False
     ) -> None:
-        super().__init__(axis, tuple(index + 1 for index in indices), device, rows=rows)
+        super().__init__(axis, tuple(index + 1 for index in indices), rows=rows)
         self.axes = axes
         self.pad = [0] * (2 * (axes - 1 - axis)) + [1, 0]
 

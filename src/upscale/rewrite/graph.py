@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -12,25 +12,24 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture import AUGMENTED, NO_GRAD, Captured, Observed
-from upscale.capture.node_queries import asks_property, asks_sizes
+from upscale.capture.node_queries import asks_property, asks_sizes, size_arguments
 from upscale.capture.size_guards import require_size
 from upscale.planning import Plan
 from upscale.planning.plan import Inserted
-from upscale.rewrite.arguments import with_groups, with_sizes
 from upscale.rewrite.building import Building
 from upscale.rewrite.fetches import Fetches
 from upscale.rewrite.guards import write_out_guards
 from upscale.rewrite.shapes import Shapes
-from upscale.rewrite.weights import Cutter
+from upscale.rewrite.weights import Cutter, Met
 from upscale.rewrite.writes import keep_apart, write_again
 
 # What needs memory to lie as it did, and what does the same wherever it lies.
 VIEWS: dict[Any, str] = {"view": "reshape", "view_as": "reshape_as"}
+# Where functional convolutions take their number of groups.
+GROUPS_ARGUMENT = 6
 
 
-def rewrite(
-    model: nn.Module, captured: Captured, plan: Plan, met: Mapping[str, tuple[float, ...]]
-) -> fx.GraphModule:
+def rewrite(model: nn.Module, captured: Captured, plan: Plan, met: Met) -> fx.GraphModule:
     """A new module that computes what the masked model computes, with smaller layers.
 
     `met` are the numbers that columns always meet which the plan folds.
@@ -42,13 +41,7 @@ def rewrite(
 
 
 class _Rewriter:
-    def __init__(
-        self,
-        model: nn.Module,
-        captured: Captured,
-        plan: Plan,
-        met: Mapping[str, tuple[float, ...]],
-    ) -> None:
+    def __init__(self, model: nn.Module, captured: Captured, plan: Plan, met: Met) -> None:
         self._captured, self._plan, self._changes = captured, plan, plan.graph
         self._cutter = Cutter(model, captured.extras, plan, met)
         self._building = Building()
@@ -56,7 +49,7 @@ class _Rewriter:
         self._graph.set_codegen(captured.graph._codegen)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._fetches = Fetches(self._building, plan.graph, device)
-        self._shapes = Shapes(self._building, captured, plan.graph.asked)
+        self._shapes = Shapes(self._building, captured, plan.graph)
         self._joins = {edge.node: edge for edge in plan.graph.joins}
         self._written: list[fx.Node] = []
         self._writers: list[tuple[fx.Node, list[fx.Node]]] = []
@@ -82,10 +75,8 @@ class _Rewriter:
         self._graph.eliminate_dead_code(self._has_effect)
         keep_apart(self._graph, self._writers, self._building.views)
         self._graph.lint()
-        held = self._building.used()
-        write_again(self._graph, self._augmented, self._building.views, held)
-        held = self._building.without_clashes(held)
-        module = fx.GraphModule(held, self._graph, self._captured.name)
+        write_again(self._graph, self._augmented, self._building.views, self._held)
+        module = fx.GraphModule(self._building.used(), self._graph, self._captured.name)
         module.training = self._captured.training
         return module
 
@@ -105,7 +96,8 @@ class _Rewriter:
                 self._note(node, made)
         else:
             layer, path = self._cutter.gate(step.weight)
-            path = self._building.unused(path, self._captured.kinds)
+            while path in self._held or path in self._captured.kinds:
+                path += "_"  # the model, or the export, has something there
             self._held[path] = layer
             made = self._graph.call_module(path, reads)
         self._building.bind(step.makes, made)
@@ -139,23 +131,18 @@ class _Rewriter:
         if node.op == "call_module":
             path = str(node.target)
             if path not in self._held:
-                self._held[path] = self._cutter.module(
-                    path,
-                    groups=self._changes.groups.get(node.name),
-                    width=self._changes.widths.get(node.name),
-                    constant=node.name in self._changes.constants,
-                )
+                self._held[path] = self._cutter.module(path, node.name)
         elif node.name in self._changes.groups:
-            args, kwargs = with_groups(args, kwargs, self._changes.groups[node.name])
+            args, kwargs = _with_groups(args, kwargs, self._changes.groups[node.name])
         if node.name in self._changes.sizes:
-            args = with_sizes(node, args, self._changes.sizes[node.name])
+            args = _with_sizes(node, args, self._changes.sizes[node.name])
         target, observed = node.target, self._captured.observed[node.name]
         if node.op == "call_method" and target in VIEWS and not _reads_bits(observed):
             # What was written anew may be a slice now, which has no such view.
             target, args, kwargs = VIEWS[target], (*args, *kwargs.values()), {}
-        new = self._graph.create_node(
-            node.op, target, args, kwargs, name=node.name, type_expr=_type_of(node)
-        )
+        # Scripting cannot read a type of which there is only the text.
+        kind = None if isinstance(node.type, str) else node.type
+        new = self._graph.create_node(node.op, target, args, kwargs, node.name, kind)
         if (observed.is_view and not observed.writes) or node.op == "placeholder":
             self._building.view(new)
         self._bind(node, new, observed.result)
@@ -177,7 +164,7 @@ class _Rewriter:
         def bind(structure: Any, path: tuple[Any, ...]) -> None:
             if isinstance(structure, str):
                 name = self._changes.renamed.get(structure, structure)
-                self._building.values[name] = _once(lambda: self._item(new, path))
+                self._building.values[name] = cache(lambda: self._item(new, path))
             elif isinstance(structure, dict):
                 for key, inner in structure.items():
                     bind(inner, (*path, key))
@@ -206,7 +193,7 @@ class _Rewriter:
             if names in observed.writes and names not in self._captured.state:
                 self._written.append(new)
             return new
-        if any(isinstance(name, str) for name in _leaves(names)):
+        if any(isinstance(name, str) for name in tree_leaves(names)):
             return tree_map(read, names)
         return self._building.results[operand.name]
 
@@ -221,21 +208,21 @@ def _reads_bits(observed: Observed) -> bool:
     return any(call.arguments.get("dtype") is not None for call in observed.calls)
 
 
-def _type_of(node: fx.Node) -> Any:
-    """A node's type, unless it is only the text of one, which scripting cannot read."""
-    return None if isinstance(node.type, str) else node.type
+def _with_groups(
+    args: tuple[Any, ...], kwargs: dict[str, Any], groups: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A functional convolution's arguments with another number of groups."""
+    if len(args) > GROUPS_ARGUMENT:
+        return (*args[:GROUPS_ARGUMENT], groups, *args[GROUPS_ARGUMENT + 1 :]), kwargs
+    return args, {**kwargs, "groups": groups}
 
 
-def _once(make: Callable[[], fx.Node]) -> Callable[[], fx.Node]:
-    made: list[fx.Node] = []
-
-    def get() -> fx.Node:
-        if not made:
-            made.append(make())
-        return made[0]
-
-    return get
-
-
-def _leaves(structure: Any) -> list[Any]:
-    return tree_leaves(structure, is_leaf=lambda leaf: leaf is None)
+def _with_sizes(node: fx.Node, args: tuple[Any, ...], sizes: Mapping[int, int]) -> tuple[Any, ...]:
+    """A reshape's arguments with other sizes; what it infers it goes on inferring."""
+    first = size_arguments(node) or 0
+    listed = isinstance(args[first], (list, tuple))
+    shape = list(args[first] if listed else args[first:])
+    for axis, size in sizes.items():
+        if not (isinstance(shape[axis], int) and shape[axis] == -1):
+            shape[axis] = size
+    return (*args[:first], shape) if listed else (*args[:first], *shape)

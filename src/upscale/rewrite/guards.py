@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import inspect
 from collections.abc import Callable, Mapping
 from types import FunctionType
@@ -37,11 +36,8 @@ def _written_out(guards: nn.Module, count: int) -> fx.Graph | None:
     given = [fx.Proxy(graph.placeholder(f"guarded_{index}"), tracer) for index in range(count)]
     try:
         _traceable(guards.forward)(*given)
-    except (
-        fx.proxy.TraceError,
-        TypeError,
-    ):  # it decides on sizes, or asks for more than a proxy is
-        return None
+    except (fx.proxy.TraceError, TypeError):
+        return None  # it decides on sizes, or asks for more than a proxy is
     for node in graph.find_nodes(op="call_function", target=torch._assert):
         condition, text = node.args
         node.target, node.args = require_size, (condition, said_of_guard(str(text)))
@@ -54,7 +50,7 @@ def _traceable(guards: Callable[..., Any]) -> Callable[..., Any]:
     plain = inspect.getclosurevars(guards).nonlocals.get("func")
     if not isinstance(plain, FunctionType):
         return guards
-    known = {**plain.__globals__, "max": _recorded(builtins.max), "min": _recorded(builtins.min)}
+    known = {**plain.__globals__, "max": _recorded(max), "min": _recorded(min)}
     return FunctionType(
         plain.__code__, known, plain.__name__, plain.__defaults__, plain.__closure__
     )

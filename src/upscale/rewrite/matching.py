@@ -18,6 +18,10 @@ from upscale.planning import Plan
 from upscale.planning.plan import origin_of
 
 ANOTHER = "the plan was made for another model"
+TRACED_OTHERWISE = (
+    "the model computes what the plan was made for, but is traced into other nodes here, by "
+    "another version of torch or from code written otherwise; plan again"
+)
 
 
 def captured_for(model: nn.Module, plan: Plan, example: Any) -> Captured:
@@ -45,7 +49,7 @@ def captured_for(model: nn.Module, plan: Plan, example: Any) -> Captured:
     if found is not None:
         raise PlanError(f"{ANOTHER}: {found}")
     if made_for(here) != origin.fingerprint:
-        raise PlanError(_traced_otherwise())
+        raise PlanError(TRACED_OTHERWISE)
     return here
 
 
@@ -75,7 +79,7 @@ def _captured_anew(model: nn.Module, plan: Plan, example: Any) -> Captured:
             "parameters, or they are put together otherwise"
         )
     if found != plan.made_for:
-        raise PlanError(_traced_otherwise())
+        raise PlanError(TRACED_OTHERWISE)
     return here
 
 
@@ -84,22 +88,13 @@ def _captured(model: nn.Module, plan: Plan, example: Any) -> Captured:
     return capture(held, Example.of(example), numbers=False)
 
 
-def _traced_otherwise() -> str:
-    return (
-        "the model computes what the plan was made for, but is traced into other nodes here, by "
-        "another version of torch or from code written otherwise; plan again"
-    )
-
-
 def _example_like(
     example: Example, model: nn.Module, before: Configuration, now: Configuration
 ) -> Example:
     """An example of zeros where the model is, in its precision if that has changed since."""
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
 
-    def like(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
+    def like(leaf: Tensor) -> Tensor:
         dtype = now.dtype if leaf.dtype == before.dtype else leaf.dtype
         return torch.zeros_like(leaf, device=device, dtype=dtype)
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import fx
 
 from upscale.capture import Captured
 from upscale.capture.node_queries import asks_rank, axis_asked
-from upscale.planning import SizesRead
+from upscale.planning.plan import GraphChanges
 from upscale.rewrite.building import Building
 
 
 class Shapes:
     """Answers: a line's size is a number, the others are asked of a tensor that is there."""
 
-    def __init__(
-        self, building: Building, captured: Captured, asked: Mapping[str, SizesRead]
-    ) -> None:
-        self._building, self._captured, self._asked = building, captured, asked
+    def __init__(self, building: Building, captured: Captured, changes: GraphChanges) -> None:
+        self._building, self._captured, self._asked = building, captured, changes.asked
 
     def sizes(self, node: fx.Node) -> Any:
         """The size, or sizes, that a node asks for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -24,17 +25,14 @@ from upscale.model.layers import (
 from upscale.planning import Plan
 from upscale.rewrite.constant import constant as constant_layer
 
+# The numbers that the columns of a weight always meet which a plan folds, by the weight's name.
+Met = Mapping[str, tuple[float, ...]]
+
 
 class Cutter:
     """Copies parameters, buffers and modules of a model, each parameter once."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        extras: Mapping[str, Any],
-        plan: Plan,
-        met: Mapping[str, tuple[float, ...]],
-    ) -> None:
+    def __init__(self, model: nn.Module, extras: Mapping[str, Any], plan: Plan, met: Met) -> None:
         self._model, self._extras, self._plan, self._met = model, extras, plan, met
         self._names = parameter_names(model)
         named = weight_names(model)
@@ -49,15 +47,11 @@ class Cutter:
         """A copy of whatever the model holds at a path, cut if it is a parameter or buffer."""
         if path in self._extras:
             return copy.deepcopy(self._extras[path])
-        owner: Any = self._model
-        for part in path.split("."):
-            owner = getattr(owner, part)
-        return self._tensor(owner) if isinstance(owner, Tensor) else copy.deepcopy(owner)
+        held: Any = attrgetter(path)(self._model)
+        return self._tensor(held) if isinstance(held, Tensor) else copy.deepcopy(held)
 
-    def module(
-        self, path: str, *, groups: int | None, width: int | None, constant: bool
-    ) -> nn.Module:
-        """A copy of a module with its parameters cut; `constant`, one that reads nothing."""
+    def module(self, path: str, node: str) -> nn.Module:
+        """A copy of a module with its parameters cut, as the node that calls it needs it."""
         extra = self._extras.get(path)
         if isinstance(extra, nn.Module):
             return copy.deepcopy(extra)
@@ -67,9 +61,10 @@ class Cutter:
         module = copied(original, self._memo)
         if isinstance(original, KINDS):
             self._raise_bias(as_stock(module), original)
-        if constant:
+        changes = self._plan.graph
+        if node in changes.constants:
             return constant_layer(module)
-        _fit(module, groups, width)
+        _fit(module, changes.groups.get(node), changes.widths.get(node))
         return module
 
     def gate(self, name: str) -> tuple[nn.Module, str]:
@@ -96,11 +91,9 @@ class Cutter:
         made.weight = nn.Parameter(small, requires_grad=own.requires_grad)
         return made.train(layer.training), f"{gating.layer}_gated"
 
-    def _scale(self, norm: nn.Module) -> Tensor:
+    def _scale(self, norm: Any) -> Tensor:
         """What a BatchNorm multiplies each channel with."""
-        assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
-        assert norm.running_var is not None
-        scale = (norm.running_var.double() + norm.eps).rsqrt()
+        scale: Tensor = (norm.running_var.double() + norm.eps).rsqrt()
         if not norm.affine:
             return scale
         return scale * self._zero(norm.weight.detach(), self._names[id(norm.weight)]).double()
@@ -165,15 +158,16 @@ class Cutter:
                 smaller = smaller.index_select(axis, _as_index(indices, smaller.device))
         kept = self._plan.kept.get(name)
         if kept is not None and name in self._column_axes:
-            axis = self._column_axes[name]
+            axis, staying = self._column_axes[name], set(kept)
             columns = cuts.get(axis, range(tensor.shape[axis]))
-            smaller = _zero_rest(smaller, axis, columns, kept)
+            if columns != kept:  # some are read beside those kept, and have weights of zero
+                gone = [place for place, column in enumerate(columns) if column not in staying]
+                smaller = smaller.index_fill(axis, _as_index(gone, smaller.device), 0.0)
         if smaller.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
             smaller = smaller.clone()
-        formats = (torch.channels_last, torch.channels_last_3d)
-        for fmt in formats:
-            if tensor.ndim == 4 + formats.index(fmt) and tensor.is_contiguous(memory_format=fmt):
-                smaller = smaller.contiguous(memory_format=fmt)
+        last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.ndim)
+        if last is not None and tensor.is_contiguous(memory_format=last):
+            smaller = smaller.contiguous(memory_format=last)
         return smaller
 
 
@@ -181,21 +175,12 @@ def _pointwise(layer: nn.Module, rows: int, columns: int) -> nn.Module:
     """A layer of a kind that looks at one place at a time, without weight or bias."""
     if isinstance(layer, nn.Linear):
         return nn.Linear(columns, rows, bias=False, device="meta")
-    kinds = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
-    return kinds[weight_of(layer).ndim](columns, rows, 1, bias=False, device="meta")
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[weight_of(layer).ndim - 3]
+    return kind(columns, rows, 1, bias=False, device="meta")
 
 
 def _as_index(indices: Sequence[int], device: torch.device) -> Tensor:
     return torch.from_numpy(np.array(indices, dtype=np.int64)).to(device)
-
-
-def _zero_rest(tensor: Tensor, axis: int, columns: Sequence[int], kept: tuple[int, ...]) -> Tensor:
-    """A weight with zeros in those of its columns that are not kept."""
-    if columns == kept:
-        return tensor
-    staying = set(kept)
-    gone = [place for place, column in enumerate(columns) if column not in staying]
-    return tensor.index_fill(axis, _as_index(gone, tensor.device), 0.0) if gone else tensor
 
 
 def _fit(module: nn.Module, groups: int | None, width: int | None) -> None:

@@ -14,7 +14,7 @@ The way of one `select`::
     measuring  what a choice amounts to               measuring.LayerSizes
     choosing   the lowest go until the amount is met  choosing.Chooser
     streams    windows of one order, if `contiguous`  streams.keep_contiguous
-    reached    what it came to, and what stopped it   select.reached_by
+    reached    what it came to, and what stopped it   amounts.Reached
 
 Words: a *class* holds positions of tensors that are tied, so that they go or stay as one. A
 *stream* holds classes that share one order. A *segment* holds the producers and consumers that

@@ -27,6 +27,7 @@ from upscale.selected.amounts import Amount
 from upscale.selection.options import Options
 from upscale.selection.scoring import Scores
 from upscale.selection.units import Units
+from upscale.tools.grouping import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +253,7 @@ def _readerships(units: Units, order: Positions) -> list[Readership]:
     for weight, own in units.of.items():
         for unit, channels in Counter(own.tolist()).items():
             readers[unit][weight] = channels
-    together: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
-    for unit, counts in readers.items():
-        together[tuple(counts.items())].append(unit)
+    together = grouped((tuple(counts.items()), unit) for unit, counts in readers.items())
     rank = np.argsort(order)
     # Units of one channel first: shared ones make up for what rounding those has left.
     alone_first = sorted(together.items(), key=lambda item: sum(dict(item[0]).values()) > 1)

@@ -170,10 +170,10 @@ class Random:
     comparable: bool = True
 
     def score(self, study: Study) -> dict[str, Tensor]:
-        axis = 1 if study.side == "input" else 0
-        return study.score_weights(
-            lambda weight, _: torch.rand(weight.shape[axis], generator=self.generator)
-        )
+        def draw(weight: Tensor, context: Context) -> Tensor:
+            return torch.rand(len(context.by_channel(weight)), generator=self.generator)
+
+        return study.score_weights(draw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,25 +213,19 @@ class Taylor:
                 "output and a target, and data=, pairs of inputs and target"
             )
         own = layers(study.model)
-        weights = [weight_of(own[name]) for name in study.names]
-        wants = [weight.requires_grad for weight in weights]
+        # Where there is data, the model is a copy: what it keeps of this is nobody's.
+        weights = [weight_of(own[name]).requires_grad_(True) for name in study.names]
         totals: dict[str, Tensor] = {}
         with evaluating(study.model), torch.enable_grad():
-            for weight in weights:
-                weight.requires_grad_(True)
-            try:
-                for batch in found:
-                    loss = study.loss(batch.run(study.model), batch.target)
-                    slopes = torch.autograd.grad(loss, weights, allow_unused=True)
-                    for name, weight, slope in zip(study.names, weights, slopes, strict=True):
-                        change = torch.zeros_like(weight) if slope is None else weight * slope
-                        context = Context(name, own[name], study.side)
-                        rows_first = change.detach().movedim(column_axis(own[name]), 1)
-                        score = context.by_channel(rows_first).sum(dim=1).square() / len(found)
-                        totals[name] = totals.get(name, torch.zeros_like(score)) + score
-            finally:
-                for weight, wanted in zip(weights, wants, strict=True):
-                    weight.requires_grad_(wanted)
+            for batch in found:
+                loss = study.loss(batch.run(study.model), batch.target)
+                slopes = torch.autograd.grad(loss, weights, allow_unused=True)
+                for name, weight, slope in zip(study.names, weights, slopes, strict=True):
+                    change = torch.zeros_like(weight) if slope is None else weight * slope
+                    context = Context(name, own[name], study.side)
+                    rows_first = change.detach().movedim(column_axis(own[name]), 1)
+                    score = context.by_channel(rows_first).sum(dim=1).square() / len(found)
+                    totals[name] = totals.get(name, torch.zeros_like(score)) + score
         return totals
 
 

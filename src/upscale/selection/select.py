@@ -40,7 +40,7 @@ def select_channels(subject: Subject, options: Options) -> Selection:
     scores = score_weights(subject, first, options)
     limits = replace(limits, held=limits.held | (first.keys() - scores.keys()))
     scores |= {w: np.zeros(len(units.of[w])) for w in first if w not in scores}
-    sizes = measure_layers(
+    sizes: LayerSizes = measure_layers(
         flow, {names[name]: weight_of(layer).numel() for name, layer in layers(model).items()}
     )
 
@@ -69,9 +69,18 @@ def select_channels(subject: Subject, options: Options) -> Selection:
     read: Mapping[str, Flags] = {}
     if options.constraint == "contiguous":
         kept, read = keep_contiguous(flow, kept, scores, options.slack)
-    widths = {name: len(units.of[weight]) for name, weight in own.items()}
+
     shares = exported(kept) if amount.counts_export else {}
-    reached = reached_by(kept, widths, sizes, options, shares)
+    reached = Reached(
+        asked=amount,
+        channels=sizes.masked("channels", kept),
+        parameters=sizes.masked("parameters", kept),
+        macs=sizes.masked("macs", kept),
+        widths={name: len(units.of[weight]) for name, weight in own.items()},
+        exported_parameters=shares.get("parameters"),
+        exported_macs=shares.get("macs"),
+    )
+    reached = replace(reached, stopped=_stopped(reached.share, kept, options))
     if reached.stopped:
         message = f"asked {amount}, reached {reached.share:.2%}: {reached.stopped}"
         warnings.warn(message, AmountWarning, stacklevel=3)
@@ -85,26 +94,6 @@ def _choose(chooser: Chooser, options: Options) -> dict[str, Flags]:
     if options.amount.measure == "channels":
         return chooser.by_share(share)
     return chooser.by_share_that_meets(share)
-
-
-def reached_by(
-    kept: Mapping[str, Flags],
-    widths: Mapping[str, int],
-    sizes: LayerSizes,
-    options: Options,
-    exported: Mapping[str, float],
-) -> Reached:
-    """What the channels kept amount to; `exported` holds shares of an export, if asked for."""
-    reached = Reached(
-        asked=options.amount,
-        channels=sizes.masked("channels", kept),
-        parameters=sizes.masked("parameters", kept),
-        macs=sizes.masked("macs", kept),
-        widths=widths,
-        exported_parameters=exported.get("parameters"),
-        exported_macs=exported.get("macs"),
-    )
-    return replace(reached, stopped=_stopped(reached.share, kept, options))
 
 
 def _stopped(share: float, kept: Mapping[str, Flags], options: Options) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -77,9 +78,8 @@ def keep_contiguous(
     """
     streams = list(_streams(flow, kept))
     ways = [FREE if stream.plain or stream.alone else WHOLE for stream in streams]
-    choices = [
-        _choose(stream, way, kept, scores, slack) for stream, way in zip(streams, ways, strict=True)
-    ]
+    choose = partial(_choose, kept=kept, scores=scores, slack=slack)
+    choices = list(map(choose, streams, ways))
     unavoidable: int | None = None
     while True:
         chosen, read = _together(kept, list(chain.from_iterable(choices)))
@@ -93,7 +93,7 @@ def keep_contiguous(
             return chosen, read
         for index in guilty:
             ways[index] += 1
-            choices[index] = _choose(streams[index], ways[index], kept, scores, slack)
+            choices[index] = choose(streams[index], ways[index])
 
 
 def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
@@ -132,15 +132,11 @@ def _choose(
         flags = kept[reader.weight][reader.columns]
         return [StreamChoice(reader, flags, flags)]
     width = len(stream.classes)
-    worth = np.zeros((len(stream.readers), width))
-    keep = np.zeros(len(stream.readers), dtype=np.int64)
-    numbers = []
-    for row, reader in enumerate(stream.readers):
-        own = np.searchsorted(stream.classes, reader.classes)
-        numbers.append(own)
-        np.add.at(worth[row], own, scores[reader.weight][reader.columns])
-        share = kept[reader.weight][reader.columns].mean()
-        keep[row] = max(1, round(float(share) * len(np.unique(own))))
+    numbers = [np.searchsorted(stream.classes, reader.classes) for reader in stream.readers]
+    pairs = list(zip(stream.readers, numbers, strict=True))
+    scored = [np.bincount(own, scores[r.weight][r.columns], width) for r, own in pairs]
+    shares = [float(kept[r.weight][r.columns].mean()) * len(np.unique(own)) for r, own in pairs]
+    worth, keep = np.array(scored, float), np.array([max(1, round(share)) for share in shares])
     if way == WHOLE:
         chosen = windows = [np.arange(width)] * len(numbers)
     elif way == SAME:

@@ -38,10 +38,7 @@ class Units:
 
     def members(self) -> Positions:
         """How many channels each unit holds."""
-        counts = np.zeros(self.count, dtype=np.int64)
-        for units in self.of.values():
-            counts += np.bincount(units, minlength=self.count)
-        return counts
+        return np.bincount(_joined(self.of), minlength=self.count)
 
 
 def find_units(
@@ -55,7 +52,8 @@ def find_units(
     """
     ends = _ends(flow, side)
     if single_branch:
-        alone = _single_branch(flow, side)
+        segments = [segment for segment in find_segments(flow) if segment.single_branch]
+        alone = {w for s in segments for w in (s.consumers if side == "input" else s.producers)}
         ends = {weight: classes for weight, classes in ends.items() if weight in alone}
     joined = Classes()
     joined.fresh(flow.class_count)
@@ -67,9 +65,13 @@ def find_units(
     return _numbered({weight: joined.find(own) for weight, own in numbers.items()})
 
 
+def _joined(of: Mapping[str, Positions]) -> Positions:
+    return np.concatenate([*of.values(), positions(())])
+
+
 def _numbered(of: Mapping[str, Positions]) -> Units:
     """Units of any numbers, numbered from 0 without gaps."""
-    names = np.unique(np.concatenate([*of.values(), np.empty(0, dtype=np.int64)]))
+    names = np.unique(_joined(of))
     return Units({w: np.searchsorted(names, own) for w, own in of.items()}, len(names))
 
 
@@ -103,9 +105,3 @@ def _needed(flow: ChannelFlow, carried: Mapping[int, int]) -> set[int]:
             lines |= read.difference(*(relation.reads for relation in step.relations))
     known = [flow.classes[line].tolist() for line in lines & flow.classes.keys()]
     return {carried.get(c, c) for classes in known for c in classes}
-
-
-def _single_branch(flow: ChannelFlow, side: str) -> set[str]:
-    segments = [segment for segment in find_segments(flow) if segment.single_branch]
-    ends = [s.consumers if side == "input" else s.producers for s in segments]
-    return {weight for names in ends for weight in names}

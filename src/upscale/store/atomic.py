@@ -51,12 +51,11 @@ def _target(path: str | os.PathLike[str]) -> Path:
 
 def _permit_as(old: Path, new: Path) -> None:
     """Give a new file the permissions of the one it replaces, if there is one."""
-    if not old.exists():
-        return
-    there = old.stat()
-    with suppress(OSError, AttributeError):  # the group may not be ours to give, or be no notion
-        os.chown(new, -1, there.st_gid)
-    new.chmod(stat.S_IMODE(there.st_mode))
+    if old.exists():
+        there = old.stat()
+        with suppress(OSError, AttributeError):  # the group may not be ours to give, or no notion
+            os.chown(new, -1, there.st_gid)
+        new.chmod(stat.S_IMODE(there.st_mode))
 
 
 def _sync(path: Path) -> None:

@@ -65,10 +65,11 @@ def as_list(value: Json) -> list[Json]:
 
 
 def as_pairs(value: Json) -> list[list[Json]]:
-    """A list of lists of two."""
-    if not all(isinstance(pair, list) and len(pair) == 2 for pair in as_list(value)):
-        raise StoreError(f"the file has {_cut(value)} where a list of pairs belongs")
-    return list(value)
+    """The entries of a dictionary: a list of lists of two, of which the first is its key."""
+    pairs = as_list(value)
+    if not all(isinstance(p, list) and len(p) == 2 and type(p[0]) in (str, int) for p in pairs):
+        raise StoreError(f"the file has {_cut(value)} where the entries of a dictionary belong")
+    return pairs
 
 
 def as_object(value: Json, *required: str, **optional: Json) -> dict[str, Json]:
@@ -113,12 +114,13 @@ def _cut(value: Json) -> str:
 
 
 MEGABYTE = 2**20
+LONGEST_HEADER = 100_000_000  # as safetensors has it
 MOST_AXES = 64  # torch's own bound
 
 
-def header_share(size: int) -> int:
+def longest_header(size: int) -> int:
     """How long the header of a file may be: read, it takes thirty times its length in memory."""
-    return 6 * MEGABYTE + size // 4
+    return min(LONGEST_HEADER, 6 * MEGABYTE + size // 4)
 
 
 def most_values(size: int) -> int:

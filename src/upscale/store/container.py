@@ -23,11 +23,10 @@ from torch import Tensor
 
 from upscale.errors import StoreError
 from upscale.store.atomic import replacing
-from upscale.store.checks import Json, as_entry, as_integers, as_object, check_shape, header_share
+from upscale.store.checks import Json, as_entry, as_integers, as_object, check_shape, longest_header
 
 LENGTH = struct.Struct("<Q")
 DOCUMENT, DIGEST, METADATA = "upscale", "sha256", "__metadata__"
-LONGEST_HEADER = 100_000_000  # as safetensors has it
 # Every kind of number that is read, and torch's own name for it.
 KINDS: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
@@ -68,7 +67,7 @@ def seal(text: str, entries: Json, data: bytes | memoryview) -> tuple[bytes | me
     metadata = {DOCUMENT: text, DIGEST: _digest(text, entries, data)}
     header = json.dumps({METADATA: metadata, **entries}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % LENGTH.size)
-    longest = _longest_header(LENGTH.size + len(header) + len(data))
+    longest = longest_header(LENGTH.size + len(header) + len(data))
     if len(header) > longest:
         raise StoreError(
             f"the plan and graph take {len(header):,} bytes; a file with {len(data):,} bytes of "
@@ -100,17 +99,14 @@ def read(path: Path) -> Content:
 
 def _opened(path: Path) -> BinaryIO:
     """A regular file; nothing else is waited for, or even opened."""
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise StoreError(f"{path} cannot be read: it is a directory")
-    if not stat.S_ISREG(mode):
-        raise StoreError(f"{path} cannot be read: it is no regular file")
-    # Another thing may have taken its place by now: opening a pipe would wait for a writer.
-    file = os.fdopen(os.open(path, os.O_RDONLY | NOT_WAITING), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    if stat.S_ISREG(path.stat().st_mode):
+        # Another thing may have taken its place by now: opening a pipe would wait for a writer.
+        file = os.fdopen(os.open(path, os.O_RDONLY | NOT_WAITING), "rb")
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
         file.close()
-        raise StoreError(f"{path} cannot be read: it is no regular file")
-    return file
+    kind = "a directory" if path.is_dir() else "no regular file"
+    raise StoreError(f"{path} cannot be read: it is {kind}")
 
 
 def _read(file: BinaryIO, path: Path) -> Content:
@@ -118,7 +114,7 @@ def _read(file: BinaryIO, path: Path) -> Content:
     if size < LENGTH.size:
         raise StoreError(f"{path} is no safetensors file: it has {size} bytes")
     (length,) = LENGTH.unpack(file.read(LENGTH.size))
-    if length > min(_longest_header(size), size - LENGTH.size):
+    if length > min(longest_header(size), size - LENGTH.size):
         raise StoreError(f"{path} is cut off, or no safetensors file")
     header = _parsed(file.read(length), path)
     metadata = header.pop(METADATA, None)
@@ -128,8 +124,8 @@ def _read(file: BinaryIO, path: Path) -> Content:
     _check_entries(header, expected, path)
     document = _parsed(metadata[DOCUMENT].encode(errors="surrogatepass"), path)
     _check_room(file, path)
-    data = memoryview(bytearray(expected))
-    if _filled(file, data) < expected:
+    data = memoryview(file.read(expected))
+    if len(data) < expected:
         raise StoreError(f"{path} is cut off: it became shorter while it was read")
     if metadata.get(DIGEST) != _digest(metadata[DOCUMENT], header, data):
         raise StoreError(f"{path} is damaged: its contents do not match their digest")
@@ -147,14 +143,6 @@ def _check_room(file: BinaryIO, path: Path) -> None:
         )
 
 
-def _filled(file: BinaryIO, data: memoryview) -> int:
-    """How many bytes there were, to fill memory with."""
-    filled = 0
-    while filled < len(data) and (more := file.readinto(data[filled:])):  # type: ignore[attr-defined]
-        filled += more
-    return filled
-
-
 def _tensor(entry: Json, data: memoryview) -> Tensor:
     """One tensor out of a file's data, in memory of its own."""
     begin, end = entry["data_offsets"]
@@ -165,10 +153,6 @@ def _tensor(entry: Json, data: memoryview) -> Tensor:
     if dtype is torch.bool and max(own) > 1:
         raise StoreError("the file has a tensor of truth values that are neither true nor false")
     return torch.frombuffer(own, dtype=dtype).reshape(entry["shape"])
-
-
-def _longest_header(size: int) -> int:
-    return min(LONGEST_HEADER, header_share(size))
 
 
 def _parsed(text: bytes, path: Path) -> dict[str, Any]:
@@ -186,7 +170,7 @@ def _check_entries(entries: Mapping[str, Any], size: int, path: Path) -> None:
     spans = []
     for name, entry in entries.items():
         given = as_object(entry, "dtype", "shape", "data_offsets")
-        shape, span = _naturals(given["shape"]), _naturals(given["data_offsets"])
+        shape, span = as_integers(given["shape"]), as_integers(given["data_offsets"])
         width = as_entry(KINDS, given["dtype"], "kind of number").itemsize
         check_shape(shape, size, f"tensor {name[:80]!r}")
         if len(span) != 2 or math.prod(shape) * width != span[1] - span[0]:
@@ -197,18 +181,10 @@ def _check_entries(entries: Mapping[str, Any], size: int, path: Path) -> None:
         raise StoreError(f"{path} is cut off or padded: its tensors do not fill it")
 
 
-def _naturals(value: Json) -> list[int]:
-    numbers = as_integers(value)
-    if min(numbers, default=0) < 0:
-        raise StoreError("the file has a size or place below zero")
-    return numbers
-
-
 def _digest(text: str, entries: Mapping[str, Any], data: bytes | memoryview) -> str:
     tensors = json.dumps(entries, sort_keys=True)
     digest = hashlib.sha256()
     for part in (text.encode(errors="surrogatepass"), tensors.encode()):
-        digest.update(LENGTH.pack(len(part)))
-        digest.update(part)
+        digest.update(LENGTH.pack(len(part)) + part)
     digest.update(data)
     return digest.hexdigest()

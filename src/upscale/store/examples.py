@@ -11,14 +11,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from upscale.capture import Example
 from upscale.errors import StoreError
-from upscale.store.checks import (
-    MOST_AXES,
-    Json,
-    as_integers,
-    as_list,
-    as_object,
-    most_example_bytes,
-)
+from upscale.store import checks
+from upscale.store.checks import Json, as_integers, as_list, as_object
 from upscale.store.literals import json_to_literal, json_to_tree, literal_to_json, tree_to_json
 
 LARGEST = 2**56  # elements; of these even the bytes can be counted
@@ -52,11 +46,11 @@ def example_bytes(example: Example) -> int:
 
 def check_example(example: Example, size: int) -> None:
     """Raise if an example is too large for a file of so many bytes."""
-    if example_bytes(example) > most_example_bytes(size):
+    taken, most = example_bytes(example), checks.most_example_bytes(size)
+    if taken > most:
         raise StoreError(
-            f"the inputs that the model was captured with take {example_bytes(example):,} bytes; "
-            f"with a file of about {size:,} they may take {most_example_bytes(size):,}: capture "
-            "the model with fewer samples"
+            f"the inputs that the model was captured with take {taken:,} bytes; with a file of "
+            f"about {size:,} they may take {most:,}: capture the model with fewer samples"
         )
 
 
@@ -74,6 +68,6 @@ def _json_to_leaf(leaf: Json) -> Any:
     dtype = json_to_literal(entries["dtype"], {})
     if not isinstance(dtype, torch.dtype) or any(size < 0 for size in shape):
         raise StoreError("the file has an input that is no tensor")
-    if len(shape) > MOST_AXES or math.prod(size for size in shape if size) >= LARGEST:
+    if len(shape) > checks.MOST_AXES or math.prod(size for size in shape if size) >= LARGEST:
         raise StoreError("the file has an input that is larger than any tensor")
     return torch.empty(shape, dtype=dtype, device="meta")

@@ -95,7 +95,8 @@ def _target_to_json(node: fx.Node) -> str:
 
 def _add_node(graph: fx.Graph, nodes: dict[str, fx.Node], entry: Json) -> None:
     given = as_object(entry, "op", "name", "target", "args", kwargs={}, type=None)
-    name, op, target = as_identifier(given["name"], "a node"), given["op"], given["target"]
+    name, op = as_identifier(given["name"], "a node"), given["op"]
+    found = as_entry(TARGETS, op, "kind of node")(given["target"])
     if name in nodes:
         raise StoreError(f"the file has two nodes {name!r}")
     args = tuple(json_to_literal(item, nodes) for item in as_list(given["args"]))
@@ -105,12 +106,9 @@ def _add_node(graph: fx.Graph, nodes: dict[str, fx.Node], entry: Json) -> None:
         as_identifier(key, "an argument"): json_to_literal(value, nodes)
         for key, value in given["kwargs"].items()
     }
-    known = isinstance(op, str) and op in TARGETS
-    if not known or (op == "output" and (len(args) != 1 or kwargs)):
-        raise StoreError(f"the file has a node that is no operation: {str(op)[:40]!r}")
-    if op == "placeholder" and (len(args) > 1 or kwargs):
-        raise StoreError("the file has an input with more than a default")
-    found = TARGETS[op](target)
+    least, most = {"output": (1, 1), "placeholder": (0, 1)}.get(op, (0, len(args)))
+    if not least <= len(args) <= most or (kwargs and op in ("output", "placeholder")):
+        raise StoreError("the file has an input with more than a default, or not one output")
     _check_attribute(found, args, kwargs)
     annotation = None if given["type"] is None else as_entry(TYPES, given["type"], "type")
     nodes[name] = graph.create_node(op, found, args, kwargs, name=name, type_expr=annotation)
@@ -144,12 +142,12 @@ TARGETS: Mapping[str, Callable[[Json], Any]] = {
 def _check_attribute(function: Any, args: tuple[Any, ...], kwargs: Any) -> None:
     """`getattr` may ask for a few things only."""
     if function is getattr and (
-        len(args) != 2 or kwargs or not isinstance(args[0], fx.Node) or args[1] not in ATTRIBUTES
+        len(args) != 2
+        or kwargs
+        or not isinstance(args[0], fx.Node)
+        or args[1] not in words.ATTRIBUTES
     ):
         raise StoreError("it asks for an attribute that is not in the registry")
-
-
-ATTRIBUTES = frozenset(words.ATTRIBUTES)
 
 
 def _codegen_to_json(codegen: CodeGen) -> Json:

@@ -25,12 +25,11 @@ DEVICE = re.compile(r"(cpu|meta|cuda|mps|xpu)(:\d{1,3})?")
 
 def literal_to_json(value: Any) -> Json:
     """A node's argument as JSON; raises on what a file cannot hold."""
-    if value is None or type(value) in (bool, int, str):
+    finite = type(value) is not float or math.isfinite(value)
+    if value is None or (type(value) in (bool, int, str, float) and finite):
         return value
     if isinstance(value, fx.Node):
         return {"node": value.name}
-    if type(value) is float and math.isfinite(value):
-        return value
     if isinstance(value, list):
         return [literal_to_json(item) for item in value]
     return _composed_to_json(value)
@@ -76,9 +75,7 @@ def _json_to_composed(kind: str, inner: Json, nodes: Mapping[str, fx.Node]) -> A
     if kind == "device" and isinstance(inner, str) and DEVICE.fullmatch(inner):
         return torch.device(inner)
     if kind == "dict":
-        pairs = as_pairs(inner)
-        if all(type(key) in (str, int) for key, _ in pairs):
-            return {key: json_to_literal(item, nodes) for key, item in pairs}
+        return {key: json_to_literal(item, nodes) for key, item in as_pairs(inner)}
     if kind in ("tuple", "slice", "complex"):
         parts = [json_to_literal(item, nodes) for item in as_list(inner)]
         if kind == "tuple":
@@ -128,9 +125,7 @@ def _example(value: Json) -> object:
     if kind == "list":
         return [_example(item) for item in as_list(inner)]
     if kind in MAPPINGS:
-        pairs = as_pairs(inner)
-        if all(type(key) in (str, int) for key, _ in pairs):
-            return MAPPINGS[kind]((key, _example(item)) for key, item in pairs)
+        return MAPPINGS[kind]((key, _example(item)) for key, item in as_pairs(inner))
     raise StoreError(f"the file packs inputs or outputs in a {str(kind)[:40]!r}")
 
 

@@ -17,14 +17,14 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from upscale.errors import StoreError
 from upscale.rewrite.constant import Constant
 from upscale.rewrite.gather import Gather, Infill
+from upscale.store import words
 from upscale.store.checks import MOST_AXES, Json, as_entry, as_object, as_table
 from upscale.store.literals import json_to_literal, literal_to_json
-from upscale.store.registry import LAYERS
 from upscale.store.tensors import check_fits
 from upscale.tools.quiet import unwarned
 
 CLASSES: Mapping[str, type[nn.Module]] = {
-    **LAYERS,
+    **{f"nn.{name}": getattr(nn, name) for name in words.LAYERS},
     "nn.modules.linear.NonDynamicallyQuantizableLinear": NonDynamicallyQuantizableLinear,
     "upscale.Constant": Constant,
     "upscale.Gather": Gather,
@@ -36,11 +36,7 @@ WEIGHTS_OF_A_LAYER = 2  # at least: one for what comes in, one for what was ther
 # Set for every tensor a module has, or only once it runs: no part of how it was constructed.
 DERIVED = {"training", "_flat_weights", "_flat_weight_refs", "_is_hf_initialized"}
 NOT_PLAIN = DERIVED | vars(nn.Module()).keys()
-HOOKS = (
-    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
-    *("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks"),
-    "_load_state_dict_post_hooks",
-)
+HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 
 
 def module_to_json(module: nn.Module) -> dict[str, Json]:

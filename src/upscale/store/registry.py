@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from upscale.capture.size_guards import require_size
@@ -113,18 +113,11 @@ def function_named(name: object) -> Function:
     if isinstance(name, str) and name in functions():
         return functions()[name]
     if isinstance(name, str) and name.removeprefix(_VISION) in words.TORCHVISION:
-        return _from_torchvision(name.removeprefix(_VISION))
+        name = name.removeprefix(_VISION)
+        try:
+            import_torchvision()
+        except MissingPackageError as error:
+            raise StoreError(f"the file calls torchvision's {name}: {error}") from error
+        found: Function = getattr(importlib.import_module(words.TORCHVISION[name]), name)
+        return found
     raise StoreError(f"the file calls {str(name)[:80]!r}, which is no operation of this version")
-
-
-def _from_torchvision(name: str) -> Function:
-    try:
-        import_torchvision()
-        module = importlib.import_module(words.TORCHVISION[name])
-    except MissingPackageError as error:
-        raise StoreError(f"the file calls torchvision's {name}: {error}") from error
-    found: Function = getattr(module, name)
-    return found
-
-
-LAYERS: dict[str, type[nn.Module]] = {f"nn.{name}": getattr(nn, name) for name in words.LAYERS}

@@ -18,7 +18,7 @@ from upscale.store.checks import Json, as_identifier, as_path, check_values
 from upscale.store.examples import check_example, example_to_json
 from upscale.store.graphs import graph_to_json
 from upscale.store.modules import check_hooks, module_to_json
-from upscale.store.tensors import held_tensors, tensors_to_json
+from upscale.store.tensors import tensors_to_json
 
 VERSION = 1
 
@@ -35,7 +35,7 @@ def save(pruned: fx.GraphModule, path: str | os.PathLike[str]) -> None:
     for name, module in pruned.named_modules():
         where = f"module {name}" if name else "the export itself"
         check_hooks(module, f"{where} cannot be saved: ")
-    held, tensors = held_tensors(pruned)
+    held, tensors = tensors_to_json(pruned)
     for name in held:
         as_path(name)
     size = sum(tensor.nbytes for tensor in tensors.values())  # of the file: it has more
@@ -47,11 +47,16 @@ def save(pruned: fx.GraphModule, path: str | os.PathLike[str]) -> None:
         "modules": modules_to_json(pruned),
         "training": {name: own.training for name, own in pruned.named_modules()},
         "held": masks_to_json(pruned),
-        "tensors": tensors_to_json(held),
+        "tensors": held,
         **_origin_to_json(pruned, size),
     }
     check_values([document["graph"], document["example"]], size)
-    _check_attributes(pruned, set(held))
+    for node in pruned.graph.nodes:
+        if node.op == "get_attr" and node.target not in held:
+            raise StoreError(
+                f"node {node.name} reads {node.target}, which is no parameter or buffer; "
+                "register it as one before exporting"
+            )
     container.write(Path(path), document, tensors)
 
 
@@ -87,15 +92,6 @@ def masks_to_json(pruned: nn.Module) -> dict[str, list[int]]:
     """The output channels that are made zero at run time, by the module after which they are."""
     masks = {name: held_channels(module) for name, module in pruned.named_modules()}
     return {name: list(channels) for name, channels in masks.items() if channels}
-
-
-def _check_attributes(pruned: fx.GraphModule, tensors: set[str]) -> None:
-    for node in pruned.graph.nodes:
-        if node.op == "get_attr" and node.target not in tensors:
-            raise StoreError(
-                f"node {node.name} reads {node.target}, which is no parameter or buffer; "
-                "register it as one before exporting"
-            )
 
 
 def _origin_to_json(pruned: fx.GraphModule, size: int) -> dict[str, Json]:

@@ -19,7 +19,7 @@ FORMATS = {
     "channels_last_3d": torch.channels_last_3d,
 }
 RANKS = {"channels_last": 4, "channels_last_3d": 5}
-ROLES = {"parameter": True, "buffer": False}
+ROLES = {"parameter": True, "buffer": False}  # and whether it is trained, if nothing is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,10 @@ class Held:
     persistent: bool
 
 
-def held_tensors(module: nn.Module) -> tuple[dict[str, Held], dict[str, Tensor]]:
-    """Every parameter and buffer by its path, and the tensors to store, shared ones once."""
-    held: dict[str, Held] = {}
+def tensors_to_json(module: nn.Module) -> tuple[dict[str, Json], dict[str, Tensor]]:
+    """The table of every parameter and buffer by its path, without what goes without saying, and
+    the tensors to store, shared ones once."""
+    told: dict[str, Json] = {}
     first: dict[int, str] = {}
     stored: dict[str, Tensor] = {}
     for prefix, owner in module.named_modules(remove_duplicate=False):
@@ -44,30 +45,17 @@ def held_tensors(module: nn.Module) -> tuple[dict[str, Held], dict[str, Tensor]]
                 if tensor is None:
                     continue
                 path = f"{prefix}.{name}" if prefix else name
-                known = first.setdefault(id(tensor), path)
+                known, memory = first.setdefault(id(tensor), path), _memory(tensor, path)
                 stored[known] = tensor.detach()
-                held[path] = Held(
-                    stored=known,
-                    role=role,
-                    memory=_memory(tensor, path),
-                    trained=tensor.requires_grad,
-                    persistent=name not in owner._non_persistent_buffers_set,
-                )
-    return held, stored
-
-
-def tensors_to_json(held: dict[str, Held]) -> dict[str, Json]:
-    """The table, without what goes without saying."""
-    return {
-        path: {
-            "role": own.role,
-            **({} if own.stored == path else {"stored": own.stored}),
-            **({} if own.memory == "contiguous" else {"memory": own.memory}),
-            **({} if own.trained == (own.role == "parameter") else {"trained": own.trained}),
-            **({} if own.persistent else {"persistent": False}),
-        }
-        for path, own in held.items()
-    }
+                trained, lost = tensor.requires_grad, name in owner._non_persistent_buffers_set
+                told[path] = {
+                    "role": role,
+                    **({} if known == path else {"stored": known}),
+                    **({} if memory == "contiguous" else {"memory": memory}),
+                    **({} if trained == ROLES[role] else {"trained": trained}),
+                    **({"persistent": False} if lost else {}),
+                }
+    return told, stored
 
 
 def json_to_tensors(table: Json) -> dict[str, Held]:
@@ -77,14 +65,11 @@ def json_to_tensors(table: Json) -> dict[str, Held]:
         given = as_object(
             entry, "role", stored=path, memory="contiguous", trained=None, persistent=True
         )
-        is_parameter = as_entry(ROLES, given["role"], "role")
+        trained = as_entry(ROLES, given["role"], "role")
         as_entry(FORMATS, given["memory"], "memory format")
-        trained = is_parameter if given["trained"] is None else as_bool(given["trained"])
-        if not isinstance(given["stored"], str):
-            raise StoreError(f"the file does not say where {path} is stored")
-        held[path] = Held(
-            given["stored"], given["role"], given["memory"], trained, as_bool(given["persistent"])
-        )
+        given["trained"] = trained if given["trained"] is None else as_bool(given["trained"])
+        as_bool(given["persistent"])
+        held[path] = Held(**given)
     return held
 
 

@@ -84,29 +84,28 @@ CONSTANTS = """
 
 # Layers. What torch.nn holds beside them are containers, losses and layers without sizes yet.
 LAYERS = """
-    AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d
-    AdaptiveMaxPool3d AlphaDropout AvgPool1d AvgPool2d AvgPool3d BatchNorm1d BatchNorm2d BatchNorm3d
-    Bilinear CELU ChannelShuffle CircularPad1d CircularPad2d CircularPad3d ConstantPad1d
-    ConstantPad2d ConstantPad3d Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
-    CosineSimilarity CrossMapLRN2d Dropout Dropout1d Dropout2d Dropout3d ELU Embedding EmbeddingBag
-    FeatureAlphaDropout Flatten Fold GELU GLU GRU GRUCell GroupNorm Hardshrink Hardsigmoid Hardswish
-    Hardtanh Identity InstanceNorm1d InstanceNorm2d InstanceNorm3d LPPool1d LPPool2d LPPool3d LSTM
-    LSTMCell LayerNorm LeakyReLU Linear LocalResponseNorm LogSigmoid LogSoftmax MaxPool1d MaxPool2d
-    MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d Mish MultiheadAttention PReLU PairwiseDistance
-    PixelShuffle PixelUnshuffle RMSNorm RNN RNNCell RReLU ReLU ReLU6 ReflectionPad1d ReflectionPad2d
-    ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d SELU SiLU Sigmoid Softmax
+    AlphaDropout Bilinear CELU ChannelShuffle CosineSimilarity CrossMapLRN2d Dropout ELU Embedding
+    EmbeddingBag FeatureAlphaDropout Flatten Fold GELU GLU GRU GRUCell GroupNorm Hardshrink
+    Hardsigmoid Hardswish Hardtanh Identity LSTM LSTMCell LayerNorm LeakyReLU Linear
+    LocalResponseNorm LogSigmoid LogSoftmax Mish MultiheadAttention PReLU PairwiseDistance
+    PixelShuffle PixelUnshuffle RMSNorm RNN RNNCell RReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax
     Softmax2d Softmin Softplus Softshrink Softsign SyncBatchNorm Tanh Tanhshrink Threshold Unflatten
-    Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad2d ZeroPad3d
+    Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d
 """.split()
 
+# Layers that there are for one, two and three axes of space: `Conv` is Conv1d, Conv2d and Conv3d.
+SPATIAL_LAYERS = """
+    AdaptiveAvgPool AdaptiveMaxPool AvgPool BatchNorm CircularPad ConstantPad Conv ConvTranspose
+    Dropout InstanceNorm LPPool MaxPool MaxUnpool ReflectionPad ReplicationPad ZeroPad
+""".split()
+LAYERS += [f"{name}{axes}d" for name in SPATIAL_LAYERS for axes in (1, 2, 3)]
+
 # torchvision's functions that stay whole in a graph, and the tuples its models give: where each is.
+_SWIN = "shifted_window_attention _patch_merging_pad _get_relative_position_bias".split()
 TORCHVISION = {
     "stochastic_depth": "torchvision.ops.stochastic_depth",
-    "drop_block2d": "torchvision.ops.drop_block",
-    "drop_block3d": "torchvision.ops.drop_block",
-    "shifted_window_attention": "torchvision.models.swin_transformer",
-    "_patch_merging_pad": "torchvision.models.swin_transformer",
-    "_get_relative_position_bias": "torchvision.models.swin_transformer",
+    **dict.fromkeys(("drop_block2d", "drop_block3d"), "torchvision.ops.drop_block"),
+    **dict.fromkeys(_SWIN, "torchvision.models.swin_transformer"),
     "GoogLeNetOutputs": "torchvision.models.googlenet",
     "InceptionOutputs": "torchvision.models.inception",
 }

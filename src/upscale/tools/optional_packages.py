@@ -28,6 +28,14 @@ _OPERATOR_SCHEMAS = (
 _declared: list[torch.library.Library] = []  # a Library takes its operators with it when freed
 
 
+def import_optional(name: str, otherwise: str) -> Any:
+    """A module that not everybody has; where it is missing, the error says what to do."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(otherwise) from error
+
+
 def import_torchvision() -> ModuleType:
     """Return the torchvision module, importable even where its compiled operators are not.
 

@@ -14,7 +14,7 @@ from upscale.verify.inputs import Inputs, find_inputs, finite_share, makes_sense
 from upscale.verify.judging import Comparison, Judge, Result
 from upscale.verify.responding import Layers, touched
 from upscale.verify.result import Verified
-from upscale.verify.running import Runner
+from upscale.verify.running import Precision, Runner
 
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 Maker = Callable[[], nn.Module]
@@ -34,7 +34,7 @@ def compare(
     inputs = _inputs(masked, example, touches)
     for precision in (*_wider_precisions(masked, example), None):
         make = unrounded if unrounded and precision else (lambda: exported)
-        found = _compared(make, masked, inputs, tuple(touches), precision)
+        found = _compared(make, masked, inputs, touches, precision)
         if found is not None:
             return found
     raise AssertionError("their own precision is never too wide")
@@ -46,11 +46,7 @@ def verify(
     """Compare two models and raise if they differ by more than rounding."""
     verified = compare(exported, masked, example, unrounded=unrounded)
     if verified.differs:
-        raise VerificationError(
-            f"the exported model differs from the masked one by {verified.relative_error:.2e} "
-            f"(relative; at most {verified.tolerance:.0e} is rounding in {verified.precision}): "
-            f"{verified.because}. Please report this: it is a bug"
-        )
+        raise VerificationError(f"{verified} Please report this: it is a bug")
     return verified
 
 
@@ -85,11 +81,7 @@ def failure(which: str, error: Exception) -> VerificationError:
 
 
 def _compared(
-    make: Maker,
-    masked: nn.Module,
-    inputs: Sequence[Inputs],
-    asked: tuple[str, ...],
-    precision: torch.dtype | None,
+    make: Maker, masked: nn.Module, inputs: Sequence[Inputs], asked: Layers, precision: Precision
 ) -> Verified | None:
     """What was found in some precision; `None` if it is too wide for one of the two."""
     with Runner(masked, precision) as theirs:
@@ -107,7 +99,7 @@ def _compared(
     ]
     # What an export says of its buffers: which channels they are of. All else is computed.
     cuts = plan.weights.cuts if (plan := getattr(exported, "meta", {}).get("plan")) else {}
-    return Judge(masked, exported, cuts, theirs, ours).judged(calls, asked)
+    return Judge(cuts, theirs, ours).judged(calls, tuple(asked))
 
 
 def _called(

@@ -10,29 +10,23 @@ from torch import Tensor, nn
 
 from upscale.capture import Example
 from upscale.verify.responding import Layers, ask
-from upscale.verify.running import Runner
+from upscale.verify.running import Precision, Runner
 
 SMALL_BATCH = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """One way to draw inputs; floating numbers spread so many times as far as the example's."""
-
-    name: str
-    spread: float
-    keep_sign: bool
-
-
-# What is nearest to the example comes first: a model is most likely to take that, and to respond.
-DRAWS = (
-    Draw("inputs drawn like it", 1.0, True),
-    Draw("inputs drawn around zero", 1.0, False),
-    Draw("inputs drawn ten times as large", 10.0, False),
-)
+# Ways to draw inputs: how many times as far floating numbers spread as the example's do, and
+# whether around their mean and with their sign. What is nearest to the example comes first: a
+# model is most likely to take that, and to respond.
+DRAWS = {
+    "inputs drawn like it": (1.0, True),
+    "inputs drawn around zero": (1.0, False),
+    "inputs drawn ten times as large": (10.0, False),
+}
+Way = tuple[float, bool]
 
 
-def drawn(example: Example, draw: Draw, generator: torch.Generator) -> Example:
+def drawn(example: Example, way: Way, generator: torch.Generator) -> Example:
     """Inputs of the example's shapes and kinds, drawn from a generator and nothing else.
 
     Whole numbers are among those that the example shows: they may be indices. Where a size is
@@ -43,24 +37,25 @@ def drawn(example: Example, draw: Draw, generator: torch.Generator) -> Example:
         like, size = tensor.detach(), [length or SMALL_BATCH for length in tensor.shape]
         if like.is_complex():
             parts = torch.view_as_real(like)
-            return torch.view_as_complex(_floats(parts, [*size, 2], draw, generator))
+            return torch.view_as_complex(_floats(parts, [*size, 2], way, generator))
         if like.is_floating_point():
-            return _floats(like, size, draw, generator)
+            return _floats(like, size, way, generator)
         return _shown(like, size, generator)
 
     return example.map(change)
 
 
-def _floats(like: Tensor, size: list[int], draw: Draw, generator: torch.Generator) -> Tensor:
+def _floats(like: Tensor, size: list[int], way: Way, generator: torch.Generator) -> Tensor:
+    times, keep_sign = way
     shown = like.double().flatten()
-    if not shown.isfinite().all() and draw.keep_sign:
+    if not shown.isfinite().all() and keep_sign:
         return like  # infinities are how masks are written
     shown = shown[shown.isfinite()]
     mean = shown.mean().item() if shown.numel() else 0.0
     spread = shown.std(correction=0).item() if shown.numel() else 0.0
     spread = spread or abs(mean) or 1.0
-    fresh = torch.randn(size, generator=generator, dtype=torch.float64) * spread * draw.spread
-    if draw.keep_sign:
+    fresh = torch.randn(size, generator=generator, dtype=torch.float64) * spread * times
+    if keep_sign:
         fresh = fresh + mean
         if shown.numel() and not (shown < 0).any():
             fresh = fresh.abs()
@@ -92,22 +87,22 @@ class Inputs:
 
 
 def find_inputs(
-    masked: nn.Module, example: Example, asked: Layers, precision: torch.dtype | None
+    masked: nn.Module, example: Example, asked: Layers, precision: Precision
 ) -> list[Inputs]:
     """The example, others drawn like it, and yet others as long as none responds to any layer.
 
     What is drawn is tried only if the example leaves layers in the dark; else it is spare.
     """
     generator = torch.Generator().manual_seed(0)
-    again = Inputs("the example again", example, spare=True)
+
     with Runner(masked, precision) as runner:
         outputs, first = ask(runner, example, asked)
         found, at_least = [Inputs("the example", example, first)], finite_share(outputs)
         rest = {name: own for name, own in asked.items() if name not in first}
-        for draw in DRAWS:
-            fresh = drawn(example, draw, generator)
+        for name, way in DRAWS.items():
+            fresh = drawn(example, way, generator)
             if not rest:
-                found.append(Inputs(draw.name, fresh, spare=True))
+                found.append(Inputs(name, fresh, spare=True))
                 continue
             before = runner.buffers()
             try:
@@ -116,10 +111,10 @@ def find_inputs(
                 runner.restore(before)
                 continue
             sensible = makes_sense(outputs, at_least)
-            found.append(Inputs(draw.name, fresh, answered if sensible else frozenset()))
+            found.append(Inputs(name, fresh, answered if sensible else frozenset()))
             if sensible and (answered or first):
                 break
-    return [*found, again]
+    return [*found, Inputs("the example again", example, spare=True)]
 
 
 def makes_sense(outputs: Sequence[Tensor], at_least: float) -> bool:
@@ -127,8 +122,7 @@ def makes_sense(outputs: Sequence[Tensor], at_least: float) -> bool:
 
     Zero times infinity is no number in the masked model alone, where it overflows.
     """
-    share = finite_share(outputs)
-    return 0 < share >= at_least
+    return 0 < finite_share(outputs) >= at_least
 
 
 def finite_share(outputs: Sequence[Tensor]) -> float:

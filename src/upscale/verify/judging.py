@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from upscale.verify.inputs import Inputs, finite_share, makes_sense
-from upscale.verify.result import NAMES_SHOWN, Verified
+from upscale.verify.result import NAMES_SHOWN, TOLERANCE, Verified
 from upscale.verify.running import Runner, in_precision, signs
 from upscale.verify.tensors import aliases, difference, is_inexact, path_in, plain, tensors
 
+# How many roundings of the coarsest numbers a result may be off by, however few it sums.
+ROUNDINGS = 4
 # Rounding is estimated by disturbing every number once; sums round more often than that.
 TIMES_NOISE = 8
 NOISE_RUNS = 3
@@ -68,11 +70,9 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Both models, both runners after their calls, and the cuts: what the export has left of
+    """The runners of both models after their calls, and the cuts: what the export has left of
     buffers, by name and axis."""
 
-    masked: nn.Module
-    exported: nn.Module
     cuts: Mapping[str, Mapping[int, Sequence[int]]]
     theirs: Runner
     ours: Runner
@@ -108,7 +108,7 @@ class Judge:
 
     @property
     def _tolerance(self) -> float:
-        return max(self.theirs.tolerance, self.ours.tolerance)
+        return max(TOLERANCE, ROUNDINGS * self._eps)
 
     @property
     def _eps(self) -> float:
@@ -158,23 +158,23 @@ class Judge:
 
     def _written(self, last: Comparison) -> Iterator[tuple[str, str | None]]:
         """The buffers that either model wrote to, and their names in the export."""
-        for names in aliases(self.masked.named_buffers(remove_duplicate=False)).values():
+        for names in aliases(self.theirs.source.named_buffers(remove_duplicate=False)).values():
             name = names[0]
-            found = (path_in(self.exported, own) for own in names)
+            found = (path_in(self.ours.source, own) for own in names)
             paths = [path for path in found if path in last.ours.buffers]
-            wrote = _differ(last.theirs.buffers[name], self.theirs.at_first[name])
+            wrote = difference(last.theirs.buffers[name], self.theirs.at_first[name])
             if not paths:
                 if wrote and not self._is_of_a_norm_that_left(name):
                     yield name, None
-            elif wrote or _differ(last.ours.buffers[paths[0]], self.ours.at_first[paths[0]]):
+            elif wrote or difference(last.ours.buffers[paths[0]], self.ours.at_first[paths[0]]):
                 yield name, paths[0]
 
     def _is_of_a_norm_that_left(self, name: str) -> bool:
         """Whether a buffer holds statistics of channels that nobody reads any more."""
         owner = name.rpartition(".")[0]
-        path = path_in(self.exported, owner)
-        left = any(own.startswith(f"{path}.") for own in tensors(self.exported))
-        return not left and isinstance(self.masked.get_submodule(owner), _NormBase)
+        path = path_in(self.ours.source, owner)
+        left = any(own.startswith(f"{path}.") for own in tensors(self.ours.source))
+        return not left and isinstance(self.theirs.source.get_submodule(owner), _NormBase)
 
     def _cut(self, name: str, whole: Tensor) -> Tensor:
         """What the export should have of a buffer."""
@@ -194,7 +194,7 @@ class Judge:
                 return wide
             return (wide * (1 + self._eps * signs(wide, generator))).to(wide.dtype)
 
-        with Runner(self.masked, self.theirs.precision) as other:
+        with Runner(self.theirs.source, self.theirs.precision) as other:
             other.disturb(list(other.weights), self._eps, seed)
             for call in calls:
                 try:
@@ -219,7 +219,3 @@ def _no_evidence(
         names = ", ".join(asked[:NAMES_SHOWN]) + ", ..." * (len(asked) > NAMES_SHOWN)
         return f"no output responds {where} to the weights that pruning changed ({names})"
     return None
-
-
-def _differ(one: Tensor, other: Tensor) -> bool:
-    return difference(one, other) != 0.0

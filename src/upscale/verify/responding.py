@@ -114,16 +114,13 @@ def _graded(
             total.backward()
     except Exception:  # some models run only without gradients, and then weights are disturbed
         runner.restore(before)
-        for weight in weights.values():
-            weight.requires_grad_(False)
+        runner.model.requires_grad_(False)
         strength.clear()
         outputs = runner.call(example, again=True)
     finally:
         for hook in hooks:
             hook.remove()
-        for weight in weights.values():
-            weight.requires_grad_(False)
-            weight.grad = None
+        runner.model.requires_grad_(False).zero_grad()
     runner.settle()
     return [output.detach() for output in outputs], strength
 

@@ -45,7 +45,7 @@ class Verified:
             return f"Not tested: {self.because}."
         if not self.exact:
             return (
-                f"Wrong: it differs from the masked model by {self.relative_error:.2e} (relative; "
+                f"Wrong: it differs from the masked one by {self.relative_error:.2e} (relative; "
                 f"at most {self.tolerance:.0e} is rounding in {self.precision}): {self.because}."
             )
         one = self.outputs + self.buffers == 1

@@ -13,11 +13,8 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from upscale.capture import Example, OwnDraws, leaves_of, unwarned
-from upscale.verify.result import TOLERANCE
 from upscale.verify.tensors import is_inexact
 
-# How many roundings of the coarsest numbers a result may be off by, however few it sums.
-ROUNDINGS = 4
 COMPLEX = {
     torch.float64: torch.complex128,
     torch.float32: torch.complex64,
@@ -25,7 +22,10 @@ COMPLEX = {
 }
 
 
-def in_precision(tensor: Tensor, precision: torch.dtype | None) -> Tensor:
+Precision = torch.dtype | None  # None is a model's own
+
+
+def in_precision(tensor: Tensor, precision: Precision) -> Tensor:
     """A floating or complex tensor in a precision; all else, and all without one, as it is."""
     if precision is None or not is_inexact(tensor):
         return tensor
@@ -79,12 +79,11 @@ def _eps(values: Any) -> list[float]:
 class Runner:
     """A copy of a model in some precision, or its own; on leaving, its weights are let go of."""
 
-    def __init__(self, model: nn.Module, precision: torch.dtype | None) -> None:
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
         self.precision = precision
         self.watch = WriteWatch()
         self._calls = 0
-        self._source = dict(model.named_parameters())
-        self.model = _copied(model, precision)
+        self.source, self.model = model, _copied(model, precision)
         for module in self.model.modules():
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.eval()  # its noise depends on how many channels there are
@@ -98,11 +97,6 @@ class Runner:
         # Graph modules lie in reference cycles: their wide weights would stay for a while.
         for tensor in (*self.model.parameters(), *self.model.buffers()):
             tensor.data = tensor.new_empty(0)
-
-    @property
-    def tolerance(self) -> float:
-        """What counts as rounding without further question, at the precision seen so far."""
-        return max(TOLERANCE, ROUNDINGS * self.watch.eps)
 
     def call(self, example: Example, *, again: bool = False, graded: bool = False) -> list[Tensor]:
         """What the copy returns; `again` is a call that repeats the one before. Nothing is kept
@@ -160,7 +154,7 @@ class Runner:
         """Give disturbed weights the values of the model that this is a copy of."""
         with torch.no_grad():
             for name in names:
-                self.weights[name].copy_(self._source[name])
+                self.weights[name].copy_(self.source.get_parameter(name))
 
 
 def signs(like: Tensor, generator: torch.Generator) -> Tensor:
@@ -169,7 +163,7 @@ def signs(like: Tensor, generator: torch.Generator) -> Tensor:
     return (2 * drawn - 1).to(like)
 
 
-def _copied(model: nn.Module, precision: torch.dtype | None) -> nn.Module:
+def _copied(model: nn.Module, precision: Precision) -> nn.Module:
     memo: dict[int, Any] = {}
     with torch.inference_mode(False):
         for own in (*model.parameters(), *model.buffers()):
@@ -180,22 +174,16 @@ def _copied(model: nn.Module, precision: torch.dtype | None) -> nn.Module:
                 memo[id(own)] = nn.Parameter(wide, requires_grad=False)
             elif type(own) is Tensor:
                 memo[id(own)] = wide
-        # Copying a graph module that takes nested inputs makes torch warn of its own code.
-        with unwarned(FutureWarning):
-            twin = _deep_copied(model, memo)
+        if isinstance(model, fx.GraphModule):
+            # Its class holds its code; its graph takes long to copy, and nobody changes it here.
+            memo |= {id(held): held for held in (model.graph, model.meta)}
+            twin: nn.Module = object.__new__(type(model))
+            memo[id(model)] = twin
+            # Copying one that takes nested inputs makes torch warn of its own code.
+            with unwarned(FutureWarning):
+                twin.__dict__ = copy.deepcopy(vars(model), memo)
+        else:
+            twin = copy.deepcopy(model, memo)
         if precision is not None:
             twin._apply(lambda own: in_precision(own, precision))
-    for weight in twin.parameters():
-        weight.requires_grad_(False)
-    return twin
-
-
-def _deep_copied(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    if not isinstance(model, fx.GraphModule):
-        return copy.deepcopy(model, memo)
-    # Its class holds its code; its graph takes long to copy, and nobody changes it here.
-    memo |= {id(held): held for held in (model.graph, model.meta)}
-    twin: nn.Module = object.__new__(type(model))
-    memo[id(model)] = twin
-    twin.__dict__ = copy.deepcopy(vars(model), memo)
-    return twin
+    return twin.requires_grad_(False)

@@ -44,12 +44,10 @@ def difference(ours: Tensor, theirs: Tensor, excused: Tensor | None = None) -> f
         return float("inf")
     if excused is not None:
         ours, theirs = ours[~excused], theirs[~excused]
-    if ours.numel() == 0:
-        return 0.0
-    finite = theirs.isfinite()
-    if not finite.all() or not ours.isfinite().all():
+    finite = ours.isfinite() & theirs.isfinite()
+    if not finite.all():
         same = (ours == theirs) | (ours.isnan() & theirs.isnan())
-        if not bool((same | (finite & ours.isfinite())).all()):
+        if not (same | finite).all():
             return float("inf")
         ours, theirs = ours[finite], theirs[finite]
     if ours.numel() == 0:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lab.sweep import fakes
-from upscale.lab.sweep.attempts import BEGUN, WAITING, attempt
+from upscale.lab.sweep.attempts import BEGUN, WAITING, Job, attempt
 from upscale.lab.sweep.locks import cores
 from upscale.lab.sweep.trials import Memory
 from upscale.sweep import Cell, GridError, Record, as_csv, as_table, read_records, run
@@ -198,7 +198,7 @@ def test_a_worker_notes_when_it_waits(tmp_path: Path) -> None:
     noted: list[str] = []
     (cell,) = fakes.grid(tmp_path / "log", 1).cells()
     with cores_taken(0.2):
-        assert attempt(cell, Memory(), note=noted.append).error is None
+        assert attempt(Job(cell), Memory(), note=noted.append).error is None
     assert noted == [BEGUN, WAITING, BEGUN]
 
 

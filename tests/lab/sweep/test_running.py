@@ -145,11 +145,11 @@ def test_a_timed_cell_runs_while_nothing_else_does(on: str, tmp_path: Path) -> N
 
 def test_cores_are_one_cells_or_many_others() -> None:
     with holding("a test", shared=True):
-        with holding("a test", shared=True, wait=False) as also:
+        with holding("a test", shared=True) as also:
             assert also
-        with holding("a test", wait=False) as alone:
+        with holding("a test") as alone:
             assert not alone
-    with holding("a test", wait=False) as alone:
+    with holding("a test") as alone:
         assert alone
 
 

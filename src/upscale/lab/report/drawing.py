@@ -54,20 +54,18 @@ def draw(tensors: Sequence[Rows], *, name: str, left_out: Sequence[Rows] = ()) -
         none = "No tensor has readers that keep different channels."
         body.append(_text(MARGIN, bottom, rest if left_out else none, "faint"))
     height = bottom + MARGIN
-    return "\n".join(
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-            f'width="{WIDTH}" height="{height}" role="img" '
-            'aria-labelledby="upscale-title upscale-desc">',
-            f'<title id="upscale-title">{escape(head)}</title>',
-            f'<desc id="upscale-desc">{escape(_description(tensors))}</desc>',
-            f"<style>\n{STYLE}\n</style>",
-            '<rect class="paper" x="0.5" y="0.5" rx="8" '
-            f'width="{WIDTH - 1}" height="{height - 1}"/>',
-            *body,
-            "</svg>\n",
-        )
+    lines = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" role="img" '
+        'aria-labelledby="upscale-title upscale-desc">',
+        f'<title id="upscale-title">{escape(head)}</title>',
+        f'<desc id="upscale-desc">{escape(_description(tensors))}</desc>',
+        f"<style>\n{STYLE}\n</style>",
+        f'<rect class="paper" x="0.5" y="0.5" rx="8" width="{WIDTH - 1}" height="{height - 1}"/>',
+        *body,
+        "</svg>\n",
     )
+    return "\n".join(lines)
 
 
 def _description(tensors: Sequence[Rows]) -> str:

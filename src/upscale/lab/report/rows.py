@@ -19,6 +19,7 @@ from upscale.planning import Edge, Plan, Way, make_plan
 from upscale.planning.layouts import Layouts, runs
 from upscale.planning.orders import find_streams
 from upscale.planning.plan import origin_of
+from upscale.tools.grouping import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,7 @@ class _Reading:
         bare = replace(lowered, windows={})
         self._in_place, self._plan = make_plan(bare, Way("none", widen=False)), plan
         self._wants = wants_of(flow, self._live, kept)
-        self._by_line: dict[Line, list[Want]] = defaultdict(list)
-        for want in self._wants:
-            self._by_line[want.line].append(want)
+        self._by_line = grouped((want.line, want) for want in self._wants)
         self._layers = [(step, own) for step, own in flow.layers if not own.channelwise]
         self._components = find_streams(flow, self._live)
         self._carried = carried_classes(flow)
@@ -120,27 +119,21 @@ class _Reading:
             self._sources.look_through(relation)
 
     def rows(self) -> tuple[Rows, ...]:
-        readers: dict[Group, list[Reader]] = defaultdict(list)
-        for group, reader in self._readers():
-            readers[group].append(reader)
-        producers: dict[Group, list[Reduce]] = defaultdict(list)
-        for _, layer in self._layers:
-            for group in self._held(layer.out):
-                producers[group].append(layer)
-        return tuple(
-            self._numbered(group, producers[group], found) for group, found in readers.items()
-        )
+        readers = grouped(self._readers()).items()
+        made = ((group, layer) for _, layer in self._layers for group in self._held(layer.out))
+        producers = grouped(made)
+        return tuple(self._numbered(group, producers[group], found) for group, found in readers)
 
     def _readers(self) -> Iterator[tuple[Group, Reader]]:
         """The read of every layer, and of whatever else takes only part of a tensor."""
-        layers = {(step.node, layer.read): layer.name for step, layer in self._layers}
+        layers = {(s.node, own.read): own.name.removesuffix(".weight") for s, own in self._layers}
         turns = {step.node: turn for turn, step in enumerate(self._flow.steps)}
         before, after = self._edges(self._in_place), self._edges(self._plan)
         gone_before, gone_after = self._in_place.graph.gone, self._plan.graph.gone
         for want in sorted((*self._wants, *self._joins()), key=lambda want: turns[want.node]):
             read = (want.node, want.line)
             if want.executed and (read in layers or read in before or read in after):
-                name = _layer(layers.get(read)) or self._flow.steps[turns[want.node]].module
+                name = layers.get(read) or self._flow.steps[turns[want.node]].module
                 for group, kept, held, values in self._parts(want):
                     reader = Reader(
                         name=name or want.node,
@@ -200,11 +193,8 @@ class _Reading:
             return {line: set(wanted.tolist())} if len(wanted) else {}
         classes = self._flow.classes[line][wanted].tolist()
         channels = positions([self._carried.get(c, c) for c in classes])
-        split: dict[Group, set[int]] = defaultdict(set)
-        groups = self._components[channels].tolist()
-        for group, channel in zip(groups, channels.tolist(), strict=True):
-            split[group].add(channel)
-        return split
+        split = grouped(zip(self._components[channels].tolist(), channels.tolist(), strict=True))
+        return {group: set(own) for group, own in split.items()}
 
     def _numbered(self, group: Group, producers: list[Reduce], readers: list[Reader]) -> Rows:
         emitted = sorted((self._emitted(p) for p in producers), key=len, reverse=True)
@@ -219,7 +209,7 @@ class _Reading:
 
         return Rows(
             segment=next(segments, None),
-            producers=tuple(_layer(p.name) for p in producers) or (given,),
+            producers=tuple(p.name.removesuffix(".weight") for p in producers) or (given,),
             channels=len(known),
             before=tuple(number[channel] for channel in live),
             after=tuple(number[channel] for channel in _agreed([*emitted, live])),
@@ -233,11 +223,6 @@ class _Reading:
         cut = self._plan.weights.cuts.get(producer.name, {}).get(producer.row_axis)
         rows = np.flatnonzero(self._live.lines[producer.out]) if cut is None else positions(cut)
         return list(dict.fromkeys(self._flow.classes[producer.out][rows].tolist()))
-
-
-def _layer(weight: str | None) -> str:
-    """The name of a layer, by its weight's."""
-    return weight.removesuffix(".weight") if weight else ""
 
 
 def _read_by(edge: Edge) -> tuple[str, Line]:

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import torch
 
 from upscale import __version__
 from upscale.errors import UpscaleError
-from upscale.lab.sweep.cells import Cell, GridError
+from upscale.lab.sweep.cells import STEPS, Cell, GridError
 from upscale.lab.sweep.deadlines import TimedOut, deadline
 from upscale.lab.sweep.locks import cores
 from upscale.lab.sweep.metrics import Metric, metric_of
@@ -54,14 +53,8 @@ def next_job(todo: deque[Job], before: Cell | None) -> Job:
 
 
 def _in_common(one: Cell, other: Cell) -> int:
-    """0: another model; then a step up for the same model, criterion and selection."""
-    steps = (
-        ("model", "weights", "seed"),
-        ("importance", "sample", "side", "constraint", "segments", "shape"),
-        ("amount", "of", "scope", "slack"),
-    )
-    alike = (all(getattr(one, name) == getattr(other, name) for name in names) for names in steps)
-    return len(list(takewhile(bool, alike)))
+    """How many steps of two trials are the same."""
+    return sum(one.settings_of(step) == other.settings_of(step) for step in STEPS)
 
 
 MOST_TRIES = 2
@@ -73,18 +66,13 @@ Limit = Callable[[float], contextlib.AbstractContextManager[object]]
 
 
 def attempt(
-    cell: Cell,
-    memory: Memory,
-    attempts: int = 1,
-    *,
-    note: Note = lambda what: None,
-    limit: Limit = deadline,
+    job: Job, memory: Memory, *, note: Note = lambda what: None, limit: Limit = deadline
 ) -> Record:
     """Measure a cell; what goes wrong is recorded, and where.
 
     `note` is told when it begins and when it waits for the cores; `limit` holds it to its timeout.
     """
-    begun, start = time.time(), time.perf_counter()
+    cell, begun, start = job.cell, time.time(), time.perf_counter()
     try:
         note(BEGUN)
         metric = metric_of(cell.metric)
@@ -99,8 +87,8 @@ def attempt(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit and whatever else ends one cell, not the sweep
-        return failure(cell, error, begun, time.perf_counter() - start, attempts)
-    return Record(cell, result, None, None, begun, taken, place(), attempts)
+        return failure(job, error, begun, time.perf_counter() - start)
+    return Record(cell, result, None, None, begun, taken, place(), job.attempts)
 
 
 def _measured(metric: Metric, cell: Cell, memory: Memory) -> Mapping[str, Any]:
@@ -116,9 +104,7 @@ def _measured(metric: Metric, cell: Cell, memory: Memory) -> Mapping[str, Any]:
     return plain
 
 
-def failure(
-    cell: Cell, error: BaseException, begun: float, seconds: float, attempts: int = 1
-) -> Record:
+def failure(job: Job, error: BaseException, begun: float, seconds: float) -> Record:
     """The record of a cell that went wrong. A user's mistake needs no trace."""
     try:
         told = f"{type(error).__name__}: {error}"
@@ -126,7 +112,7 @@ def failure(
         told = type(error).__name__
     expected = isinstance(error, (UpscaleError, TimedOut))
     trace = None if expected else _text("".join(traceback.format_exception(error)))
-    return Record(cell, None, _text(told), trace, begun, seconds, place(), attempts)
+    return Record(job.cell, None, _text(told), trace, begun, seconds, place(), job.attempts)
 
 
 def _text(said: str) -> str:
@@ -148,7 +134,8 @@ def _settings(cell: Cell) -> Iterator[None]:
     """The cell's threads and seed, denormals flushed; afterwards everything is as it was."""
     if cell.seed > LARGEST_SEED:
         raise GridError(f"seed is {cell.seed}; torch takes whole numbers up to {LARGEST_SEED}")
-    threads, flushed = torch.get_num_threads(), _flushes()
+    threads = torch.get_num_threads()
+    flushed = bool(torch.tensor(1e-310, dtype=torch.float64) * 1.0 == 0)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(cell.seed)
         torch.set_num_threads(cell.threads)
@@ -158,10 +145,6 @@ def _settings(cell: Cell) -> Iterator[None]:
         finally:
             torch.set_num_threads(threads)
             torch.set_flush_denormal(flushed)
-
-
-def _flushes() -> bool:
-    return bool((torch.tensor([1e-310], dtype=torch.float64) * 1.0 == 0).all())
 
 
 def _plain(value: Any) -> Any:

@@ -32,6 +32,15 @@ INDIFFERENT = {
 }
 
 
+# What each step of a trial depends on, beside all that the steps before it do.
+STEPS = {
+    "model": ("model", "weights", "seed"),
+    "importance": ("importance", "sample", "side", "constraint", "segments", "shape"),
+    "selection": ("amount", "of", "scope", "slack"),
+    "plan": ("method", "runtime", "memory_format", "threads"),
+}
+
+
 class GridError(UpscaleError, ValueError):
     """A grid, or the file it is read from, has a setting that is none."""
 
@@ -72,7 +81,11 @@ class Cell:
     timeout: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        check = self._check
+        def check(fits: Any, must_be: str, *names: str) -> None:
+            for name in names:
+                if not fits(value := getattr(self, name)):
+                    raise GridError(f"{name} is {value!r}; it must be {must_be}")
+
         check(_is_text, "a name", "model", "metric", "importance")
         check(lambda v: v is None or _is_text(v), "a path", "weights", "data", "sample")
         for name, known in CHOICES.items():
@@ -93,11 +106,6 @@ class Cell:
         object.__setattr__(self, "amount", round(float(self.amount), 9))
         object.__setattr__(self, "slack", round(float(self.slack), 9))
 
-    def _check(self, fits: Any, must_be: str, *names: str) -> None:
-        for name in names:
-            if not fits(value := getattr(self, name)):
-                raise GridError(f"{name} is {value!r}; it must be {must_be}")
-
     @property
     def key(self) -> str:
         """What names this cell for good: a digest of all settings that are not the default.
@@ -107,13 +115,17 @@ class Cell:
         """
         told = {name: value for name, value in asdict(self).items() if value != DEFAULTS.get(name)}
         told.pop("timeout", None)
-        told |= {name: getattr(self, name) for name in REQUIRED}
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """The shape of the example."""
         return sizes_of(self.shape)
+
+    def settings_of(self, step: str) -> tuple[Any, ...]:
+        """All settings that a step of its trial depends on."""
+        steps = list(STEPS)[: list(STEPS).index(step) + 1]
+        return tuple(getattr(self, name) for own in steps for name in STEPS[own])
 
     def settled(self) -> Cell:
         """The same cell, with defaults wherever a setting makes no difference to it."""

@@ -6,18 +6,16 @@ A grid file is YAML, read as data alone, or Python, run because its user named i
 from __future__ import annotations
 
 import difflib
-import importlib
 import math
 import runpy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from upscale.lab.sweep.cells import REQUIRED, SETTINGS, Cell, GridError, is_number
-from upscale.tools.optional_packages import MissingPackageError
+from upscale.tools.optional_packages import import_optional
 
 MOST_CELLS = 1_000_000
 RANGE = {"from", "to", "step"}
@@ -50,7 +48,7 @@ class Grid:
             if name not in self.settings:
                 raise GridError(f"the grid has no {name!r}; it needs {', '.join(REQUIRED)}")
         own = {name: _values(name, value) for name, value in self.settings.items()}
-        object.__setattr__(self, "settings", MappingProxyType(own))
+        object.__setattr__(self, "settings", own)
         self.cells()  # says at once what is wrong
 
     def cells(self) -> tuple[Cell, ...]:
@@ -65,9 +63,6 @@ class Grid:
         cells = (Cell(**dict(zip(names, values, strict=True))).settled() for values in every)
         fit = (c for c in cells if c.constraint != "contiguous" or c.side != "output")
         return tuple(dict.fromkeys(fit))
-
-    def __reduce__(self) -> Any:
-        return Grid, ({name: list(values) for name, values in self.settings.items()},)
 
 
 def cells_of(given: Grid | Iterable[Grid | Cell]) -> tuple[Cell, ...]:
@@ -118,17 +113,13 @@ def read_grid(path: str | Path) -> tuple[Cell, ...]:
     if not path.is_file():
         raise GridError(f"{path} is no file; give a grid as .yaml or .py")
     try:
-        found = _from_python(path) if path.suffix == ".py" else _from_yaml(path)
-        return cells_of(found)
+        return cells_of(_from_python(path) if path.suffix == ".py" else _from_yaml(path))
     except GridError as error:
         raise GridError(f"{path}: {error}") from error
 
 
 def _from_yaml(path: Path) -> list[Grid]:
-    try:
-        yaml: Any = importlib.import_module("yaml")
-    except ModuleNotFoundError as error:
-        raise MissingPackageError("a grid in YAML needs PyYAML: pip install pyyaml") from error
+    yaml = import_optional("yaml", "a grid in YAML needs PyYAML: pip install pyyaml")
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:

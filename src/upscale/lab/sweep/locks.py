@@ -16,20 +16,21 @@ except ImportError:  # Windows has none; there only the order of work keeps cell
     fcntl = None
 
 CORES = "cores"
+Waiting = Callable[[], object]
 
 
 @contextlib.contextmanager
-def holding(name: str, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
+def holding(name: str, *, shared: bool = False, waiting: Waiting | None = None) -> Iterator[bool]:
     """Hold a lock for a while, alone or with others that share it.
 
-    Gives False, without the lock, where another has it and `wait` is false.
+    Where another has it, `waiting` is called and the lock waited for; without `waiting`, False is
+    given at once, and no lock.
     """
     if fcntl is None:
         yield True
         return
-    owner = os.getuid() if hasattr(os, "getuid") else 0
-    path = Path(tempfile.gettempdir()) / f"upscale-{owner}-{name}.lock"
-    handle = _locked(path, shared=shared, wait=wait)
+    path = Path(tempfile.gettempdir()) / f"upscale-{os.getuid()}-{name}.lock"
+    handle = _locked(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, waiting)
     if handle is None:
         yield False
         return
@@ -41,36 +42,31 @@ def holding(name: str, *, shared: bool = False, wait: bool = True) -> Iterator[b
         os.close(handle)
 
 
-def _locked(path: Path, *, shared: bool, wait: bool) -> int | None:
-    """A handle that holds the lock of a path; None if another does."""
-    kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+def _locked(path: Path, kind: int, waiting: Waiting | None) -> int | None:
+    """A handle that holds the lock of a path; None if another does, and it is not waited for."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waiting is None:
+                os.close(handle)
+                return None
+            waiting()
             fcntl.flock(handle, kind)
+        with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(path.stat(), os.fstat(handle)):
                 return handle
-        except BlockingIOError:
-            os.close(handle)
-            return None
-        except FileNotFoundError:
-            pass
         # Who held it before has taken the file away: it locks nothing any more.
         os.close(handle)
 
 
-@contextlib.contextmanager
-def cores(*, alone: bool, waiting: Callable[[], object] | None = None) -> Iterator[None]:
+def cores(
+    *, alone: bool, waiting: Waiting = lambda: None
+) -> contextlib.AbstractContextManager[bool]:
     """The machine's cores: for one cell alone, or for any number that are not timed.
 
     This holds between sweeps and between the workers of Ray on one machine, too. `waiting` is
     called if another has them.
     """
-    with holding(CORES, shared=not alone, wait=False) as ours:
-        if ours:
-            yield
-            return
-    if waiting is not None:
-        waiting()
-    with holding(CORES, shared=not alone):
-        yield
+    return holding(CORES, shared=not alone, waiting=waiting)

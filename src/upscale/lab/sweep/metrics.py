@@ -66,11 +66,8 @@ def latency(trial: Trial) -> Result:
     ratio = taken["exported"].median_ms / taken["unpruned"].median_ms
     told: dict[str, Any] = {"ratio": ratio, "copied_bytes": trial.plan.copied_bytes}
     for name, own in taken.items():
-        told |= {
-            f"{name}_ms": own.median_ms,
-            f"{name}_low_ms": own.low_ms,
-            f"{name}_high_ms": own.high_ms,
-        }
+        kinds = {"": own.median_ms, "_low": own.low_ms, "_high": own.high_ms}
+        told |= {f"{name}{kind}_ms": value for kind, value in kinds.items()}
     return told
 
 
@@ -133,12 +130,5 @@ def _against(count: Callable[[nn.Module], int], trial: Trial) -> Result:
     return {"exported": left, "unpruned": whole, "ratio": left / max(1, whole)}
 
 
-KNOWN = {
-    "accuracy": Metric(accuracy),
-    "latency": Metric(latency, alone=True),
-    "parameters": Metric(parameters),
-    "macs": Metric(macs),
-    "copies": Metric(copies),
-    "memory": Metric(memory),
-    "race": Metric(race, alone=True),
-}
+KNOWN = {own.__name__: Metric(own) for own in (accuracy, parameters, macs, copies, memory)}
+KNOWN |= {own.__name__: Metric(own, alone=True) for own in (latency, race)}

@@ -17,7 +17,7 @@ from upscale.lab.sweep.cells import Cell
 from upscale.lab.sweep.deadlines import deadly_deadline
 from upscale.lab.sweep.records import Record
 from upscale.lab.sweep.trials import Memory
-from upscale.tools.optional_packages import MissingPackageError
+from upscale.tools.optional_packages import import_optional
 
 
 class RayUnavailable(UpscaleError):
@@ -36,10 +36,7 @@ def run_ray(
 
     A timed cell takes all cores of its machine. A cell whose worker died is tried once more.
     """
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ModuleNotFoundError as error:
-        raise MissingPackageError("ray is not installed: pip install ray") from error
+    ray = import_optional("ray", "ray is not installed: pip install ray")
     began = not ray.is_initialized()
     if began:
         _begin(ray, address, workers)
@@ -119,7 +116,7 @@ class _Run:
         return found
 
     def _send(self, job: Job, **options: Any) -> Any:
-        return self._task.options(**options).remote(job.cell, job.attempts, self._here)
+        return self._task.options(**options).remote(job, self._here)
 
     def _received(self, under_way: dict[Any, Job], todo: deque[Job]) -> Iterator[Record]:
         """What the next tasks to finish give; of those that were lost, the job once more."""
@@ -130,13 +127,13 @@ class _Run:
             try:
                 yield ray.get(task)
             except ray.exceptions.RayTaskError as error:
-                yield failure(job.cell, error, 0.0, 0.0, job.attempts)
+                yield failure(job, error, 0.0, 0.0)
             except ray.exceptions.RayError as error:
                 yield from again_or_lost(job, todo, type(error).__name__)
 
 
-def _attempt(cell: Cell, attempts: int, here: str) -> Record:
+def _attempt(job: Job, here: str) -> Record:
     """What runs on a worker of Ray: in the directory of the sweep, if the machine has it."""
     if Path(here).is_dir():
         os.chdir(here)
-    return attempt(cell, _memory, attempts, limit=deadly_deadline)
+    return attempt(job, _memory, limit=deadly_deadline)

@@ -38,7 +38,7 @@ class _Worker:
     def give(self, job: Job) -> None:
         self.job, self.due = job, None
         with contextlib.suppress(OSError):  # if it is dead, its pipe says so too
-            self.pipe.send((job.cell, job.attempts))
+            self.pipe.send(job)
 
     def take(self) -> Any:
         """What comes through the pipe: a record, or what the worker notes meanwhile."""
@@ -90,13 +90,11 @@ def run_processes(cells: Sequence[Cell], note: Note, workers: int) -> Iterator[R
 
 def _received(crew: list[_Worker], todo: deque[Job], note: Note) -> Iterator[Record]:
     """What the next workers to say something say; a worker that died or is late leaves the crew."""
-    busy = {worker.pipe: worker for worker in crew if worker.job}
-    dues = [worker.due for worker in busy.values() if worker.due is not None]
+    busy = {worker.pipe: (worker, worker.job) for worker in crew if worker.job}
+    dues = [worker.due for worker, _ in busy.values() if worker.due is not None]
     patience = max(0.0, min(dues) - time.monotonic()) if dues else None
     for pipe in wait(list(busy), patience):
-        worker = busy[pipe]  # type: ignore[index]  # only pipes are waited for
-        job = worker.job
-        assert job is not None
+        worker, job = busy[pipe]  # type: ignore[index]  # only pipes are waited for
         try:
             given = worker.take()
         except (EOFError, OSError):
@@ -108,14 +106,12 @@ def _received(crew: list[_Worker], todo: deque[Job], note: Note) -> Iterator[Rec
             else:
                 note(given)
     now = time.monotonic()
-    for worker in [own for own in crew if own.due is not None and own.due <= now]:
-        job = worker.job
-        assert job is not None
+    for worker, job in busy.values():
         spent = job.cell.timeout
-        assert spent is not None
-        crew.remove(worker)
-        worker.end()
-        yield failure(job.cell, TimedOut(spent), time.time() - spent, spent, job.attempts)
+        if spent and worker in crew and worker.due is not None and worker.due <= now:
+            crew.remove(worker)
+            worker.end()
+            yield failure(job, TimedOut(spent), time.time() - spent, spent)
 
 
 def _hire() -> _Worker:
@@ -155,9 +151,9 @@ def _work(pipe: Connection[Any, Any]) -> None:
     memory = Memory()
     while True:
         try:
-            cell, attempts = pipe.recv()
             # The parent sees to it that a cell does not take too long.
-            pipe.send(attempt(cell, memory, attempts, note=pipe.send, limit=contextlib.nullcontext))
+            limit = contextlib.nullcontext
+            pipe.send(attempt(pipe.recv(), memory, note=pipe.send, limit=limit))
         except (EOFError, OSError):
             return
 

@@ -187,10 +187,8 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 def _flat(nested: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in nested.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{before}{name}.")
-        else:
-            found[f"{before}{name}"] = value
+        key, deeper = f"{before}{name}", isinstance(value, Mapping)
+        found |= _flat(value, f"{key}.") if deeper else {key: value}
     return found
 
 

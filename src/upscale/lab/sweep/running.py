@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from upscale.lab.sweep import on_ray
-from upscale.lab.sweep.attempts import WAITING, Note, attempt
+from upscale.lab.sweep.attempts import WAITING, Job, Note, attempt
 from upscale.lab.sweep.cells import Cell, GridError
 from upscale.lab.sweep.deadlines import check_deadlines
 from upscale.lab.sweep.grid import Grid, cells_of
@@ -39,32 +39,30 @@ class Pace:
 
     cells: dict[bool, int]
     workers: int = 1
-    done: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    seconds: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
+    taken: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
     failed: int = 0
 
     def count(self, *, alone: bool, seconds: float, failed: bool) -> None:
         """Take note of a cell that is finished."""
-        self.done[alone] += 1
-        self.seconds[alone] += seconds
+        self.taken[alone].append(seconds)
         self.failed += failed
+
+    @property
+    def finished(self) -> list[float]:
+        """The seconds that each cell took that is finished."""
+        return self.taken[False] + self.taken[True]
 
     @property
     def left_seconds(self) -> float | None:
         """What the cells left will take, if they take what those before did; None at first."""
-        finished = sum(self.done.values())
-        if not finished:
+        if not self.finished:
             return None
-        usual = sum(self.seconds.values()) / finished
-        left = 0.0
-        for alone, cells in self.cells.items():
-            done = self.done[alone]
-            mean = self.seconds[alone] / done if done else usual
-            left += (cells - done) * mean / (1 if alone else max(1, self.workers))
-        return left
+        left = {alone: cells - len(self.taken[alone]) for alone, cells in self.cells.items()}
+        usual = {alone: fmean(own or self.finished) for alone, own in self.taken.items()}
+        return left[False] * usual[False] / self.workers + left[True] * usual[True]
 
     def __str__(self) -> str:
-        told = [f"{sum(self.done.values())} of {sum(self.cells.values())} cells"]
+        told = [f"{len(self.finished)} of {sum(self.cells.values())} cells"]
         if self.failed:
             told.append(f"{self.failed} failed")
         if self.left_seconds is not None:
@@ -85,6 +83,7 @@ def spell(seconds: float) -> str:
 
 PLACES = ("local", "processes", "ray")
 
+Cells = Sequence[Cell]
 Tell = Callable[[Record | None, Pace], object]
 
 
@@ -142,7 +141,7 @@ def run(
         check_deadlines()
     workers = (workers or usable_cores()) if on != "local" else 1
     name = hashlib.sha256(str(Path(records).resolve()).encode()).hexdigest()[:16]
-    with holding(f"records-{name}", wait=False) as ours, Records(records) as file:
+    with holding(f"records-{name}") as ours, Records(records) as file:
         if not ours:
             raise RecordsError(f"{records} is being written by another sweep")
         skipped = file.keys(failed=not retry)
@@ -151,8 +150,13 @@ def run(
         pace = Pace({False: len(todo) - len(alone), True: len(alone)}, workers)
         if tell is not None:
             tell(None, pace)
-        note = partial(_say_waiting, say)
-        with closing(_measure(todo, alone, on, workers, address, note)) as measured:
+        others, timed = [c for c in todo if c not in alone], [c for c in todo if c in alone]
+
+        def note(what: str) -> None:
+            if say is not None and what == WAITING:
+                say("waiting for the cores: another sweep on this machine has them")
+
+        with closing(_measure(others, timed, on, workers, address, note)) as measured:
             for record in measured:
                 file.add(record)
                 failed = record.error is not None
@@ -161,19 +165,13 @@ def run(
                     tell(record, pace)
         keys = {cell.key for cell in cells}
         failures = len(keys & (file.keys() - file.keys(failed=False)))
-    return Summary(len(cells), len(cells) - len(todo), sum(pace.done.values()), failures)
+    return Summary(len(cells), len(cells) - len(todo), len(pace.finished), failures)
 
 
 def _measure(
-    todo: Sequence[Cell],
-    alone: frozenset[Cell],
-    on: str,
-    workers: int,
-    address: str | None,
-    note: Note,
+    others: Cells, timed: Cells, on: str, workers: int, address: str | None, note: Note
 ) -> Generator[Record, None, None]:
     """First all that can run side by side; when that is over, the rest one by one."""
-    others, timed = [c for c in todo if c not in alone], [c for c in todo if c in alone]
     if on == "ray":
         yield from on_ray.run_ray(others, timed, address=address, workers=workers)
     elif on == "processes":
@@ -182,12 +180,7 @@ def _measure(
     else:
         memory = Memory()
         for cell in (*others, *timed):
-            yield attempt(cell, memory, note=note)
-
-
-def _say_waiting(say: Callable[[str], object] | None, what: str) -> None:
-    if say is not None and what == WAITING:
-        say("waiting for the cores: another sweep on this machine has them")
+            yield attempt(Job(cell), memory, note=note)
 
 
 def _alone(cell: Cell) -> bool:

@@ -84,11 +84,7 @@ class Trial:
                 torch.manual_seed(cell.seed)
                 return find_model(cell.model, None if cell.weights is None else Path(cell.weights))
 
-        return self._memory.get("model", self._origin, make)
-
-    @property
-    def _origin(self) -> tuple[Any, ...]:
-        return (self.cell.model, self.cell.weights, self.cell.seed)
+        return self._memory.get("model", cell.settings_of("model"), make)
 
     @cached_property
     def example(self) -> Tensor:
@@ -106,30 +102,18 @@ class Trial:
     @cached_property
     def selection(self) -> Selection:
         """The channels that stay."""
-        return self._memory.get("selection", self._chosen, self._select)
-
-    @property
-    def _chosen(self) -> tuple[Any, ...]:
-        cell = self.cell
-        how = (getattr(cell, name) for name in SELECTING)
-        return (*self._origin, cell.amount, cell.of, *how, cell.sample, cell.shape)
+        return self._memory.get("selection", self.cell.settings_of("selection"), self._select)
 
     def _select(self) -> Selection:
         cell = self.cell
-        sample = None if cell.sample is None else self._data("sample", cell.sample, None)
-        key = (*self._origin, cell.importance, cell.sample, cell.side, cell.segments, cell.shape)
-        key = (*key, cell.constraint)  # which layers are scored may depend on it
-        options = {name: getattr(cell, name) for name in SELECTING}
+        options: dict[str, Any] = {name: getattr(cell, name) for name in SELECTING}
+        key = cell.settings_of("importance")
         options["importance"] = self._memory.get("importance", key, self._criterion)
+        if cell.sample is not None:
+            options |= {"data": self._data("sample", cell.sample, None), "loss": F.cross_entropy}
+        amount = AMOUNTS[cell.of](cell.amount)
         with unwarned(AmountWarning):  # what was reached is recorded
-            return api.select(
-                self.model,
-                self.example,
-                amount=AMOUNTS[cell.of](cell.amount),
-                data=sample,
-                loss=None if sample is None else F.cross_entropy,
-                **options,
-            )
+            return api.select(self.model, self.example, amount=amount, **options)
 
     def _criterion(self) -> Remembered:
         cell = self.cell
@@ -141,27 +125,18 @@ class Trial:
     @property
     def plan(self) -> Plan:
         """The plan that the cell's method makes."""
-        return self._memory.get("plan", self._planned, self._plan)
+        return self._memory.get("plan", self.cell.settings_of("plan"), self._plan)
 
     @property
     def exported(self) -> fx.GraphModule:
         """The export; of zero-copy, which is there to be timed, the numbers are wrong."""
-        return self._memory.get("exported", self._planned, self._export)
-
-    @property
-    def _planned(self) -> tuple[Any, ...]:
-        cell = self.cell
-        return (*self._chosen, cell.method, cell.runtime, cell.memory_format, cell.threads)
+        return self._memory.get("exported", self.cell.settings_of("plan"), self._export)
 
     def _plan(self) -> Plan:
-        zero_copy = self.cell.method == "zero-copy"
+        free, target = self.cell.method == "zero-copy", self.target
+        order = "optimal" if free else self.cell.method
         return api.plan(
-            self.model,
-            self.example,
-            self.selection,
-            order="optimal" if zero_copy else self.cell.method,
-            target=self.target,
-            widen=not zero_copy,
+            self.model, self.example, self.selection, order=order, target=target, widen=not free
         )
 
     def _export(self) -> fx.GraphModule:

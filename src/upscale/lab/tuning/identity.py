@@ -55,14 +55,10 @@ def sketch(value: Any) -> tuple[Fact, ...]:
     return (type(value).__qualname__,)
 
 
-def near(one: Sequence[Fact], other: Sequence[Fact], tolerance: float) -> bool:
-    """Whether two rows of facts speak of the same thing."""
-    return len(one) == len(other) and first_apart(one, other, tolerance) is None
-
-
 def first_apart(one: Sequence[Fact], other: Sequence[Fact], tolerance: float) -> int | None:
-    """The place of the first fact that differs, if there is one."""
-    for place, (a, b) in enumerate(zip(one, other, strict=False)):
+    """The place of the first fact that differs, or that only one of two rows has; None if they
+    speak of the same thing."""
+    for place, (a, b) in enumerate(zip_longest(one, other)):
         numbers = isinstance(a, float) and isinstance(b, float)
         if not (abs(a - b) <= tolerance if numbers else a == b):  # type: ignore[operator]
             return place
@@ -172,10 +168,13 @@ def differences(then: Parts, now: Parts) -> list[str]:
     for name, own in now.items():
         tolerance = OUTPUTS_TOLERANCE if name in ("outputs", "answers") else TOLERANCE
         before = then[name]
-        if not near(before.facts, own.facts, tolerance):
+        place = first_apart(before.facts, own.facts, tolerance)
+        if place is not None:
             told.append(f"{PHRASES[name]}: there {before.said}, here {own.said}")
-            if name == "weights":
-                told[-1] += f", which differ at {_differing(before, own, tolerance)}"
+            if name == "weights":  # each begins with the name of its tensor
+                names = [fact for fact in own.facts[: place + 1] if isinstance(fact, str)]
+                at = names[-1].split(" ")[0] if names else "their number"
+                told[-1] += f", which differ at {at}"
     return told
 
 
@@ -197,13 +196,6 @@ def size_of(images: Dataset[Any]) -> int:
         raise TuningError(
             f"{type(images).__name__} has no length; give datasets whose images have numbers"
         ) from error
-
-
-def _differing(one: Part, other: Part, tolerance: float) -> str:
-    """The tensor at which weights begin to differ."""
-    place = first_apart(one.facts, other.facts, tolerance)
-    names = [str(f) for f in other.facts[: (place or 0) + 1] if isinstance(f, str)]
-    return names[-1].split(" ")[0] if names else "their number"
 
 
 def _structure(model: nn.Module) -> Part:
@@ -316,7 +308,7 @@ def _twice(look: Any) -> tuple[Fact, ...]:
         place
         for one, other in zip(first, second, strict=True)
         for place, (a, b) in enumerate(zip_longest(one, other, fillvalue=()))
-        if not near(a, b, TOLERANCE)
+        if first_apart(a, b, TOLERANCE) is not None
     }
     return tuple(
         fact
