@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from upscale.capture import Example, tensors_in
-from upscale.selection.batches import Batch, evaluating
+from upscale.model.batches import Batch, evaluating
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ def fit(fitted: Moments, held: Moments, old: Tensor, shift: Tensor, *, shifts: b
 
 def refine(
     found: Fit,
+    fitted: Moments,
     old: Tensor,
     shift: Tensor,
     nearer: Callable[[Tensor, Tensor], tuple[Moments, Moments]],
@@ -85,29 +86,29 @@ def refine(
 ) -> Fit:
     """A fit made better where several targets do equally well.
 
-    `nearer` gives the sums for the targets that come nearest to what weights make. Fitting to
-    them can only lessen the error, and so can taking the nearest again; a few rounds are enough.
+    `nearer` gives the sums for the targets that come nearest to what weights make: in front of a
+    ReLU, of −3 and −1 neither has to be mended to the other. Fitting to them lessens the error on
+    what is fitted to, and so does taking the nearest again; the held-out part says how often.
     """
-    strength, unit = found.strength, None
 
     def judged(parts: tuple[Moments, Moments], weight: Tensor, moved: Tensor) -> float:
         part = parts[1] if parts[1].count > 0 else parts[0]
-        return float(part.error(weight, moved).sum())
+        return float(part.error(weight, moved).sum() / variation(part))
 
-    start = nearer(old, shift)
-    unit = float(variation(found.whole)) * float(
-        (start[1].count if start[1].count > 0 else start[0].count) / found.whole.count.clamp_min(1)
-    )
-    best = replace(found, before=judged(start, old, shift) / unit, after=torch.inf)
-    weight, moved = found.weight, found.shift
+    before = judged(nearer(old, shift), old, shift)
+    after, nearest = torch.inf, None
+    weight, moved = _solved(fitted, old, found.strength, shift, shifts=shifts)
     for _ in range(ROUNDS):
         parts = nearer(weight, moved)
-        error = judged(parts, weight, moved) / unit
-        if error >= best.after:
+        error = judged(parts, weight, moved)
+        if error >= after:
             break
-        best = replace(best, weight=weight, shift=moved, after=error)
-        weight, moved = _solved(parts[0] + parts[1], old, strength, shift, shifts=shifts)
-    return best
+        after, nearest = error, parts[0] + parts[1]
+        weight, moved = _solved(parts[0], old, found.strength, shift, shifts=shifts)
+    if nearest is None:
+        return found
+    weight, moved = _solved(nearest, old, found.strength, shift, shifts=shifts)
+    return replace(found, weight=weight, shift=moved, before=before, after=after)
 
 
 def _solved(

@@ -146,7 +146,7 @@ class Refitting:
         found = self._checked(site.weight, parts, old, shift, shifts=site.shifts)
         if site.cut is not None:
             nearer = partial(self._counting.allowed, site, site.cut, columns, parts)
-            found = refine(found, old, shift, nearer, shifts=site.shifts)
+            found = refine(found, parts[0], old, shift, nearer, shifts=site.shifts)
         self._note(site.weight, found)
         return found
 
