@@ -11,10 +11,9 @@ from typing import Any
 from torch import fx, nn
 
 from upscale import masking, oracle
-from upscale.api import export, masked_by
+from upscale.api import export, masked_by, plan_for
 from upscale.errors import AmountWarning, SelectionError, SlowerWarning, UnverifiedWarning
 from upscale.model.accepting import ordinary_tensors
-from upscale.pipeline import plan_for
 from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
 from upscale.recovery.recover import recover as refit

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from upscale.channels import Parameter
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.segments import carried_classes
 from upscale.model.layers import copied
-from upscale.names import Parameter
 from upscale.selection.importance import Study, importance_of, score
 from upscale.selection.options import Options
 
