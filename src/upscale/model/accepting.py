@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -153,10 +153,7 @@ def ordinary_tensors() -> Iterator[None]:
     ...     torch.zeros(1).is_inference()
     False
     """
-    if not torch.is_inference_mode_enabled():
-        yield
-        return
-    with torch.inference_mode(mode=False):
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         yield
 
 
