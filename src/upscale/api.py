@@ -1,4 +1,4 @@
-"""The verbs: select, mask, plan, export."""
+"""The verbs: select, mask, plan, export. Their way: subject → lowered flow → plan → export."""
 
 from __future__ import annotations
 
