@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import upscale
+from upscale.api import plan_for
 from upscale.lab.zero_copy import wrong_numbers_zero_copy
-from upscale.pipeline import plan_for
 from upscale.planning import Edge, Plan, Way
 from upscale.subject import Subject
 from upscale.targets.prices import BUILT_IN, Prices

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from torch import fx, nn
 
 from upscale.capture import Captured
+from upscale.channels import Parameter
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.model.layers import layers, weight_names, weight_of
-from upscale.names import Parameter
 from upscale.ops.table import facets
 from upscale.pruning.survey import needed_rows
 

@@ -18,10 +18,10 @@ from scripts.zoo.prunable import attends, frozen_shares, prunable_share, weights
 from trials.lively import Liveliness, Shape, make_lively, tell_channels_apart
 from trials.masks import random_selection
 from upscale.capture import Example, capture
+from upscale.channels import Parameter
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.model.layers import layers, weight_of
-from upscale.names import Parameter
 from upscale.verify import TOLERANCE, compare
 from upscale.zoo import import_torchvision, torchvision_model
 

@@ -1,29 +1,35 @@
-"""The verbs: select, mask, plan, export."""
+"""The verbs: select, mask, plan, export. Their way: subject → lowered flow → plan → export."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import fx, nn
 
 from upscale import masking
-from upscale.capture import Example
+from upscale.capture import Captured, Configuration, Example, collector_paused
+from upscale.capture.fingerprint.digests import made_for
 from upscale.errors import PlanError
+from upscale.lowering.lower import lower, numbers_for
+from upscale.lowering.lowered import Lowered
 from upscale.model.accepting import checked, ordinary_tensors, settled, with_numbers
-from upscale.pipeline import export_for, plan_for, rewritten
-from upscale.planning import Plan, Way
-from upscale.planning.plan import origin_of
+from upscale.model.layers import check_fits
+from upscale.planning import Plan, Way, make_plan
+from upscale.planning.plan import origin_of, remember, stamped
 from upscale.rewrite.doubting import check_says, check_sizes, doubted
+from upscale.rewrite.graph import rewrite
 from upscale.rewrite.matching import captured_for, check_masks
 from upscale.selected.amounts import Amount
 from upscale.selected.selection import Selection
 from upscale.selection.importance import Importance, Scorer
 from upscale.selection.options import Loss, Options
 from upscale.selection.select import select_channels
-from upscale.subject import Subject
+from upscale.subject import Subject, bare
 from upscale.targets.runtime import pricing_for
 from upscale.targets.target import Target
 
@@ -124,7 +130,7 @@ def mask(
     >>> mask(net, Selection(kept={"1": [0]})).get_submodule("1").weight[0, 1].item()
     0.0
     """
-    model = settled(with_numbers(checked(model)))
+    model = with_numbers(settled(checked(model)))
     selections = _selections(model, selection)
     return masking.masked_by(model, selections, lambda: masking.find_norms(model, example))
 
@@ -173,7 +179,8 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     """
     if not isinstance(plan, Plan):
         raise PlanError(f"export takes a plan that upscale.plan made, not {type(plan).__name__}")
-    model, masks = masking.released(settled(with_numbers(checked(model))))
+    model, masks = bare(model)
+    with_numbers(model)
     trusted = origin_of(plan) is not None  # made here, of what it says
     with nullcontext() if trusted else doubted(plan):
         captured = captured_for(model, plan, example)
@@ -194,11 +201,55 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
 @ordinary_tensors()
 def apply(model: nn.Module, plan: Plan, example: Any) -> fx.GraphModule:
     """What `export` gives, for weights that will be replaced: their numbers are not looked at."""
-    model, _ = masking.released(settled(checked(model)))
+    model, _ = bare(model)
     folds, gates = plan.weights.folds, plan.weights.gates.values()
     ones = {name: (1.0,) * len(folding.columns) for name, folding in folds.items()}
     ones |= {gating.weight: (1.0,) * len(gating.columns) for gating in gates}
     return rewritten(model, captured_for(model, plan, example), plan, ones)
+
+
+@dataclass(frozen=True)
+class MadeFrom:
+    """What a plan was made from: a capture, the model's configuration, and the lowered flow."""
+
+    captured: Captured
+    configuration: Configuration
+    lowered: Lowered
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What the model computes, as a digest."""
+        return made_for(self.captured)
+
+
+@collector_paused()
+def plan_for(subject: Subject, selections: Sequence[Selection], way: Way) -> Plan:
+    """Lower a subject and plan for what is left."""
+    held, lowered = lower(subject, selections, way.sums)
+    plan = make_plan(lowered, way)
+    remember(plan, MadeFrom(held.captured, subject.configuration, lowered))
+    return plan
+
+
+def export_for(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModule:
+    """What a plan makes of a captured model with the weights it has now."""
+    numbers = {}
+    folds, gates = plan.weights.folds, plan.weights.gates
+    if folds or gates:
+        numbers = numbers_for(model, captured, plan.masks, plan.kept, folds, gates)
+    return rewritten(model, captured, plan, numbers)
+
+
+@collector_paused()
+def rewritten(
+    model: nn.Module, captured: Captured, plan: Plan, numbers: Mapping[str, tuple[float, ...]]
+) -> fx.GraphModule:
+    """The export of a model in which folded columns meet the given numbers."""
+    held = masking.hold_outputs(model, plan.masks.held) if plan.masks.held else model
+    pruned = rewrite(held, captured, plan, numbers)
+    # The export's own copy of the plan says what it was made for, and keeps no capture alive.
+    pruned.meta |= {"plan": stamped(plan), "example": captured.example}
+    return pruned
 
 
 def _selections(
@@ -207,7 +258,7 @@ def _selections(
     """One or several selections, each checked against the model."""
     selections = tuple(selection) if isinstance(selection, (list, tuple)) else (selection,)
     for each in selections:
-        masking.check(model, each)
+        check_fits(model, each)
     return selections
 
 

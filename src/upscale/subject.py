@@ -35,9 +35,9 @@ class Subject:
     @classmethod
     def of(cls, model: nn.Module, example: Any, *, numbers: bool = True) -> Subject:
         """The subject that a caller's model and example are; the model is not changed."""
-        bare, masks = masking.released(settled(checked(model)))
+        own, masks = bare(model)
         taken = Example.of(example)
-        return cls(bare, masks, taken, capture(bare, taken, numbers=numbers))
+        return cls(own, masks, taken, capture(own, taken, numbers=numbers))
 
     @cached_property
     def flow(self) -> ChannelFlow:
@@ -47,7 +47,7 @@ class Subject:
     @cached_property
     def norms(self) -> dict[str, tuple[str, ...]]:
         """For each layer with normalisation of its own, the names of its BatchNorms."""
-        return norms_of(self.model, self.captured.graph, self.example)
+        return norms_of(self.model, self.captured.graph, self.captured)
 
     @cached_property
     def weights(self) -> dict[str, str]:
@@ -61,10 +61,17 @@ class Subject:
 
     def tuned(self, model: nn.Module) -> Subject:
         """The subject after training: a masked copy of the model, without its output masks."""
-        bare, _ = masking.released(model)
-        return replace(self, model=bare, captured=capture(bare, self.example))
+        own, _ = masking.released(model)
+        return replace(self, model=own, captured=capture(own, self.example))
 
     def holding(self, channels: Mapping[str, tuple[int, ...]]) -> Subject:
         """The subject captured with channels held at zero after modules."""
         held = masking.hold_outputs(self.model, channels)
         return replace(self, captured=capture(held, self.example))
+
+
+def bare(model: nn.Module) -> tuple[nn.Module, Mapping[str, tuple[int, ...]]]:
+    """The caller's model with plain weights and without output masks, and the masks it had."""
+    own = settled(checked(model))
+    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in own.modules())
+    return masking.released(own) if hooked else (own, {})

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 import upscale
 from trials.networks import ANOTHER_SIZE, SIZE, Network, build, networks, outputs
 from upscale.capture import Captured, Example, capture, capture_model
-from upscale.capture.fingerprint import FORMAT, difference, fingerprint, made_for, normal_form
+from upscale.capture.fingerprint.digests import FORMAT, difference, fingerprint, made_for
+from upscale.capture.fingerprint.normal_form import normal_form
 
 Forward = Callable[[Any, Any], Any]
 

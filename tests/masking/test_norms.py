@@ -109,7 +109,7 @@ def by_export(model: nn.Module, example: Tensor, monkeypatch: pytest.MonkeyPatch
     def fail(*_: object) -> None:
         raise RuntimeError("not symbolically")
 
-    monkeypatch.setattr("upscale.masking.norms.trace_symbolically", fail)
+    monkeypatch.setattr("upscale.capture.capture_model.trace_symbolically", fail)
     return masking.find_norms(model, example)
 
 

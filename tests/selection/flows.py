@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from upscale.channels import Parameter
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.relations import Line, Reduce
-from upscale.names import Parameter
 
 
 def layer(name: str, read: str, columns: int, rows: int) -> Step:

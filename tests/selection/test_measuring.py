@@ -33,7 +33,7 @@ def plans() -> Iterator[list[Plan]]:
         made.append(really_plan(*args, **options))  # type: ignore[arg-type]
         return made[-1]
 
-    places = ("upscale.pipeline.make_plan", "upscale.selection.streams.make_plan")
+    places = ("upscale.api.make_plan", "upscale.selection.streams.make_plan")
     with mock.patch(places[0], noted), mock.patch(places[1], noted):
         yield made
 

@@ -23,10 +23,9 @@ from trials.exactly import exported_exactly
 from trials.lively import calm
 from trials.masks import random_selection
 from trials.nets import NETS
-from upscale.capture import Example, turn
-from upscale.capture.export_trace import trace_by_export
+from upscale.capture import Example, collector_paused, turn
+from upscale.capture.export_trace import program_of, trace_program
 from upscale.targets.runtime import computing_on
-from upscale.tools.collector_pause import collector_paused
 from upscale.tools.own_draws import OwnDraws
 from upscale.tools.quiet import unwarned
 
@@ -158,7 +157,7 @@ def test_an_export_puts_nothing_into_the_model_itself() -> None:
             return super().forward(x)
 
     model = Watched().eval()
-    trace_by_export(model, Example.of(torch.randn(2, 3, 8, 8)))
+    trace_program(model, program_of(model, Example.of(torch.randn(2, 3, 8, 8))))
     assert set(seen) == {nn.Parameter}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from trials.lively import calm
 from trials.masks import random_selection
 from trials.nets import NETS
 from upscale.capture import capture_model
-from upscale.masking import norms
 
 
 @pytest.fixture
@@ -22,16 +20,13 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[type[nn.Module]]:
     """The classes of models that are traced from here on, one entry each time."""
     traced: list[type[nn.Module]] = []
 
-    def counting(trace: Callable[..., Any]) -> Callable[..., Any]:
-        def count(model: nn.Module, *rest: Any) -> Any:
-            traced.append(type(model))
-            return trace(model, *rest)
+    trace = capture_model.trace_symbolically
 
-        return count
+    def count(model: nn.Module, *rest: Any) -> Any:
+        traced.append(type(model))
+        return trace(model, *rest)
 
-    for module in (capture_model, norms):
-        own = module.trace_symbolically
-        monkeypatch.setattr(module, "trace_symbolically", counting(own))
+    monkeypatch.setattr(capture_model, "trace_symbolically", count)
     return traced
 
 

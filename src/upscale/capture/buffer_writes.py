@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from torch import Tensor, fx, nn
 
 from upscale.capture.captured import Observed, place_of
-from upscale.capture.node_queries import source_line
+from upscale.capture.tracer import source_line
+from upscale.channels import Parameter
 from upscale.errors import StateError
 from upscale.model.layers import parameter_names
-from upscale.names import Parameter
 
 # Normalisations that write their statistics in training, which their schemas do not say: the
 # argument that tells whether they do.

@@ -11,8 +11,10 @@ any, and `torch.export` is asked only if `torch.fx` cannot tell.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+import gc
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -22,24 +24,39 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from upscale.capture.buffer_writes import BufferMemory, check_apart
-from upscale.capture.captured import Captured, Observed, place_of
-from upscale.capture.changed_attributes import check_seen, owner_of
-from upscale.capture.example import Example, two_of_each
+from upscale.capture.captured import Captured, Example, Observed, place_of, two_of_each
+from upscale.capture.changed_attributes import check_memory, check_seen, owner_of
 from upscale.capture.export_trace import program_of, trace_program
-from upscale.capture.fingerprint import digests_of_constants
+from upscale.capture.fingerprint.digests import digests_of_constants
 from upscale.capture.inline import open_functions
 from upscale.capture.observe import Observer
 from upscale.capture.symbolic_trace import Traced, bind, calls_python, trace_symbolically, twin_of
 from upscale.capture.torch_export import Program
-from upscale.capture.tracing_turns import turn
+from upscale.capture.tracer import turn
+from upscale.channels import Parameter
 from upscale.errors import CaptureError, ExampleError, SizeError, StateError
 from upscale.model.accepting import with_numbers
-from upscale.model.layers import computed_weights, parameter_names, tensors
-from upscale.names import Parameter
-from upscale.tools.collector_pause import collector_paused
+from upscale.model.layers import computed_weights, modules_of, tensors
 
 # What a model may return besides tensors.
 KNOWN = (Tensor, int, float, complex, str, type(None), torch.dtype, torch.device)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Put garbage collection off. Captures and plans make many objects and no garbage, and
+    looking through them again and again takes a fifth of the time.
+
+    Not beside other threads: the collector is theirs too, and they may make garbage meanwhile.
+    """
+    pausing = gc.isenabled() and threading.active_count() == 1
+    if pausing:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pausing:
+            gc.enable()
 
 
 @turn()
@@ -56,7 +73,10 @@ def capture(model: nn.Module, example: Example, *, numbers: bool = True) -> Capt
     _check_hooks(model)
     bind(model, example)
     try:
-        traced, observer = _observe_opened(trace_symbolically(model, example), model, example)
+        traced = trace_symbolically(model, example)
+        if traced.attributes:
+            check_memory(model, example, traced.attributes)
+        traced, observer = _observe_opened(traced, model, example)
         if traced.baked and observer.state:
             raise CaptureError("what is computed from a buffer that forward writes to is constant")
     except StateError as error:  # another way to capture would lose it too
@@ -73,7 +93,7 @@ def capture(model: nn.Module, example: Example, *, numbers: bool = True) -> Capt
     state = observer.state
     if state:
         check_apart(model, state)
-    modules = dict(model.named_modules(remove_duplicate=False))
+    modules = modules_of(model)
     held = {str(node.target) for node in traced.graph.find_nodes(op="get_attr")} - owned.keys()
     return Captured(
         name=type(model).__name__,
@@ -230,9 +250,10 @@ def _run(traced: Traced, model: nn.Module, *examples: Example, on_shapes: bool =
     The first example is observed; of another, the shapes alone are written down.
     """
     change = _shape_of if on_shapes else torch.clone
-    twin, twins = twin_of(model, change)
-    owned = parameter_names(model).items()
-    names: dict[int, str] = {id(twins[key]): Parameter(name) for key, name in owned}
+    twin, owned = twin_of(model, change)
+    names: dict[int, str] = {}
+    for name, tensor in owned.items():
+        names.setdefault(id(tensor), Parameter(name))
     plain = [
         path
         for path in {str(node.target) for node in traced.graph.find_nodes(op="get_attr")}
@@ -241,9 +262,10 @@ def _run(traced: Traced, model: nn.Module, *examples: Example, on_shapes: bool =
     for path, extra in traced.extras.items():
         held = change(extra) if isinstance(extra, Tensor) else extra
         setattr(*owner_of(twin, path), held)
+    places = [(place_of(tensor), names[id(tensor)], tensor) for tensor in owned.values()]
     memory = BufferMemory(
-        buffers={place_of(b): names[id(b)] for b in twin.buffers() if id(b) in names},
-        parameters={place_of(p): names[id(p)] for p in twin.parameters() if id(p) in names},
+        buffers={p: n for p, n, tensor in places if not isinstance(tensor, nn.Parameter)},
+        parameters={p: n for p, n, tensor in places if isinstance(tensor, nn.Parameter)},
         plain={place_of(_attribute(twin, path)): path for path in plain},
     )
     observer = Observer(twin, traced.graph, names, memory)

@@ -14,78 +14,23 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence, Set
 from pathlib import PurePath
-from types import CodeType
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, fx, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor, nn
 
-from upscale.capture.captured import place_of, schema_of
-from upscale.capture.example import Example, alike, tensors_in
-from upscale.capture.origin import line_of, running_line
-from upscale.errors import CaptureError, StateError
-from upscale.model.layers import copied, parameter_names, tensors
+from upscale.capture.captured import Example, alike, tensors_in
+from upscale.capture.symbolic_trace import Watch, changed_attributes, unseen
+from upscale.errors import StateError
+from upscale.model.layers import copied, equal, parameter_names, tensors
 from upscale.tools.own_draws import OwnDraws
 
-Tensors: TypeAlias = Mapping[str, Tensor]
-# What tracing itself leaves on what it traces.
-TRACED = re.compile(r"_tensor_constant\d+$")
-# What every module has, in which buffers and layers are.
-OWN = frozenset(vars(nn.Module()))
 
-
-class Watch(TorchDispatchMode):
-    """Notes the line that first writes to each tensor of a model, while its code runs."""
-
-    def __init__(self, watched: Tensors, within: CodeType) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.lines: dict[str, str] = {}
-        self._names = {place_of(tensor): name for name, tensor in watched.items()}
-        self._within = within
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for tensor in schema_of(func).written_in(args, kwargs or {}):
-            name = self._names.get(place_of(tensor))
-            if name is not None and (line := line_of(running_line(self._within))):
-                self.lines.setdefault(name, line)
-        return func(*args, **(kwargs or {}))
-
-
-def check_written(model: Tensors, twin: Tensors, before: Tensors, lines: Mapping[str, str]) -> None:
-    """Raise if tracing a twin of a model changed a tensor of it: the graph lacks such a write.
-
-    `before` are the tensors that the twin had, `lines` those that wrote to them.
-    """
-    for name, tensor in model.items():
-        now: Any = twin.get(name)
-        changed = now is not before[name] or not _equal(now, tensor)
-        if changed and not isinstance(now, fx.Proxy):  # which the graph has
-            raise CaptureError(_unseen(name, lines.get(name, "")))
-
-
-def check_seen(changed: Mapping[str, str], written: Set[str]) -> None:
-    """Raise if a call changed a tensor that a graph of it does not write."""
-    for name in sorted(changed.keys() - written):
-        raise StateError(_unseen(name, changed[name]))
-
-
-def _unseen(name: str, line: str) -> str:
-    at = f" at {line}" if line else ""
-    return (
-        f"forward writes to {name}{at} in a way that no graph shows; write to a buffer by its "
-        "name, as in self.buffer.copy_(...), and to parameters outside of forward"
-    )
-
-
-def check_memory(model: nn.Module, example: Example, traced: nn.Module) -> None:
-    """Raise if tracing a twin of a model changed attributes, and a later call depends on them."""
-    changed = _changed(model, traced)
-    if changed:
-        used = copied(model, {})
-        _run(used, model, example)
-        _check_attributes(model, example, used, changed)
+def check_memory(model: nn.Module, example: Example, changed: Sequence[str]) -> None:
+    """Raise if a later call of a model depends on attributes that the first one changes."""
+    used = copied(model, {})
+    _run(used, model, example)
+    _check_attributes(model, example, used, changed)
 
 
 def changed_in_a_call(model: nn.Module, example: Example) -> dict[str, str]:
@@ -98,20 +43,25 @@ def changed_in_a_call(model: nn.Module, example: Example) -> dict[str, str]:
     with Watch(before, _run.__code__) as watch:
         _run(used, model, example)
     now = tensors(used)
-    written = [n for n in own if now.get(n) is not before[n] or not _equal(before[n], own[n])]
-    _check_attributes(model, example, used, _changed(model, used))
+    written = [n for n in own if now.get(n) is not before[n] or not equal(before[n], own[n])]
+    if changed := changed_attributes(model, used):
+        _check_attributes(model, example, used, changed)
     names = parameter_names(model)
     lines = {names[id(own[name])]: watch.lines.get(name, "") for name in written}
     check_seen({n: at for n, at in lines.items() if isinstance(own[n], nn.Parameter)}, set())
     return lines
 
 
+def check_seen(changed: Mapping[str, str], written: Set[str]) -> None:
+    """Raise if a call changed a tensor that a graph of it does not write."""
+    for name in sorted(changed.keys() - written):
+        raise StateError(unseen(name, changed[name]))
+
+
 def _check_attributes(
-    model: nn.Module, example: Example, used: nn.Module, changed: list[str]
+    model: nn.Module, example: Example, used: nn.Module, changed: Sequence[str]
 ) -> None:
     """Raise if a call that follows another depends on attributes that are changed."""
-    if not changed:
-        return
     other = example.map(_another)
     try:
         expected = _run(copied(model, {}), model, other)
@@ -202,59 +152,7 @@ def _another(leaf: Tensor) -> Tensor:
     return moved * 0.5 if leaf.ndim and leaf.is_floating_point() else moved
 
 
-def _changed(model: nn.Module, twin: nn.Module) -> list[str]:
-    """The attributes, by path, that a twin has otherwise than its model."""
-    modules = dict(model.named_modules(remove_duplicate=False))
-    changed = []
-    for path, module in twin.named_modules(remove_duplicate=False):
-        if path not in modules:
-            changed.append(path)
-            continue
-        here, there = (
-            {**{k: v for k, v in vars(m).items() if k not in OWN}, **dict.fromkeys(m._buffers)}
-            for m in (module, modules[path])
-        )
-        for name in sorted(here.keys() | there.keys()):
-            if path == "" and TRACED.match(name):
-                continue
-            if name not in here or name not in there or not _same(here[name], there[name], {}):
-                changed.append(f"{path}.{name}" if path else name)
-    return changed
-
-
 def owner_of(module: nn.Module, path: str) -> tuple[nn.Module, str]:
     """The module within another that an attribute belongs to, and what it is called there."""
     owner, _, name = path.rpartition(".")
     return module.get_submodule(owner), name
-
-
-def _same(one: Any, other: Any, met: dict[int, Any]) -> bool:
-    """Whether two things are equal, as far as can be told."""
-    if one is other or met.get(id(one)) is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    met[id(one)] = other
-    if isinstance(one, Tensor):
-        return _equal(one, other)
-    if isinstance(one, nn.Module):
-        return True  # looked at on its own
-    if isinstance(one, (Set, int, float, complex, str, bytes)):
-        return bool(one == other) or (one != one and other != other)
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_same(one[k], other[k], met) for k in one)
-    if isinstance(one, Sequence):
-        return len(one) == len(other) and all(map(lambda a, b: _same(a, b, met), one, other))
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
-    if hasattr(one, "__dict__") and not callable(one):
-        return _same(vars(one), vars(other), met)
-    return True
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
-        return False
-    if one.is_meta or torch.equal(one, other):
-        return True
-    return bool(((one == other) | ((one != one) & (other != other))).all())

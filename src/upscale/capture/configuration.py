@@ -38,13 +38,7 @@ ATOMS = (
     *(torch._ops.OpOverload, torch._ops.OpOverloadPacket),
 )
 # Attributes of every module that say nothing of what it computes, or are read on their own.
-SILENT = {
-    *("_parameters", "_buffers", "_modules", "_backward_hooks", "_backward_pre_hooks"),
-    *("_is_full_backward_hook", "_state_dict_hooks", "_state_dict_pre_hooks"),
-    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_non_persistent_buffers_set"),
-    *("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
-    *("_forward_hooks", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
-}
+SILENT = vars(nn.Module()).keys() - {"training"}
 # Attributes of every class that say nothing of what its instances do.
 SILENT_OF_CLASSES = {
     *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__"),

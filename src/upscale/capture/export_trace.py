@@ -13,25 +13,25 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from upscale.capture.captured import Example
 from upscale.capture.changed_attributes import changed_in_a_call
-from upscale.capture.example import Example, two_of_each
 from upscale.capture.fingerprint import spelling
 from upscale.capture.in_place import NO_GRAD, REBINDS
 from upscale.capture.remembered_sizes import computes_as, find_memories, forget
 from upscale.capture.size_guards import Guards
 from upscale.capture.symbolic_trace import Traced, twin_of
-from upscale.capture.torch_export import Program, export_program, holds_parameters, restored
-from upscale.capture.tracing_turns import export_turn
+from upscale.capture.torch_export import (
+    Program,
+    export_program,
+    export_turn,
+    holds_parameters,
+    restored,
+)
 from upscale.model.layers import tensors
 from upscale.tools.quiet import quietly
 
 aten = torch.ops.aten
 DROPOUTS = {getattr(aten, name).default for name in spelling.DROPOUTS}
-
-
-def trace_by_export(model: nn.Module, example: Example) -> Traced:
-    """Trace with `torch.export`, every size free that the model leaves free."""
-    return trace_program(model, program_of(model, two_of_each(example)))
 
 
 def program_of(model: nn.Module, example: Example) -> Program:

@@ -21,6 +21,7 @@ import torch
 from torch import fx, nn
 
 from upscale.capture.node_queries import asks_property, asks_sizes
+from upscale.model.layers import modules_of
 
 AUGMENTED = "augmented"
 REBINDS = "rebinds"
@@ -74,6 +75,7 @@ def _kin(graph: fx.Graph, model: nn.Module) -> dict[fx.Node, list[fx.Node]]:
     """For each node, all that may share its memory, as far as that can be told without running."""
     kin: dict[fx.Node, list[fx.Node]] = {}
     numbers: set[fx.Node] = set()
+    fresh = {name for name, m in modules_of(model).items() if isinstance(m, FRESH_MODULES)}
     for node in graph.nodes:
         kin[node] = [node]
         given = node.all_input_nodes
@@ -82,7 +84,7 @@ def _kin(graph: fx.Graph, model: nn.Module) -> dict[fx.Node, list[fx.Node]]:
             continue
         if AUGMENTED in node.meta:
             given = given[:1]
-        elif _is_fresh(node, model):
+        elif node.target in (fresh if node.op == "call_module" else FRESH_FUNCTIONS):
             continue
         for other in given:
             if other not in numbers and kin[other] is not kin[node]:
@@ -90,9 +92,3 @@ def _kin(graph: fx.Graph, model: nn.Module) -> dict[fx.Node, list[fx.Node]]:
                 for own in kin[node]:
                     kin[own] = kin[other]
     return kin
-
-
-def _is_fresh(node: fx.Node, model: nn.Module) -> bool:
-    if node.op == "call_module":
-        return isinstance(model.get_submodule(str(node.target)), FRESH_MODULES)
-    return node.op == "call_function" and node.target in FRESH_FUNCTIONS

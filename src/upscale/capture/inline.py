@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from upscale.capture.example import Example, alike, plain_tensors
+from upscale.capture.captured import Example, alike, plain_tensors
 from upscale.capture.node_queries import asks_sizes
 from upscale.capture.symbolic_trace import Traced, calls_python
 from upscale.capture.value_tracer import TracedValue, Unfaithful, ValueTracer

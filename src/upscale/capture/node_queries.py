@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from upscale.capture.origin import line_of
-
 aten = torch.ops.aten
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, torch.reshape)
 SIZES = ("size", "shape")
@@ -48,11 +46,6 @@ def axis_asked(node: fx.Node) -> int | None:
         return None
     axis = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
     return axis if isinstance(axis, int) else None
-
-
-def source_line(node: fx.Node) -> str:
-    """`file.py:12` of the model code behind a node, or nothing."""
-    return line_of(node.stack_trace or "")
 
 
 def _asked(node: fx.Node) -> object:

@@ -20,23 +20,30 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only
 
 from upscale.capture.buffer_writes import NORMS, STATISTICS, BufferMemory, shared_statistics
-from upscale.capture.captured import Call, Observed, Ref, TensorInfo, place_of, schema_of
-from upscale.capture.example import plain_tensors
+from upscale.capture.captured import (
+    Call,
+    Observed,
+    Ref,
+    TensorInfo,
+    home,
+    place_of,
+    plain_tensors,
+    schema_of,
+)
 from upscale.capture.in_place import AUGMENTED, REBINDS, write_back
-from upscale.capture.origin import home
 from upscale.capture.records import PACKS, Packed
 from upscale.errors import CaptureError
 
 # Convolutions, and how many axes their input has if the first is one of samples.
 SAMPLED_CONVOLUTIONS = {"conv1d": 3, "conv2d": 4, "conv3d": 5}
 # Arguments that are what they say.
-LITERALS = (
+LITERALS = {
     *(bool, int, float, complex, str, type(None), torch._ops.OpOverload),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-)
+}
 
 
 class Observer(fx.Interpreter):
@@ -49,7 +56,7 @@ class Observer(fx.Interpreter):
         self.values: dict[str, TensorInfo] = {}
         self.measured: dict[str, tuple[int, ...]] = {}
         self.observed: dict[str, Observed] = {}
-        self._owned, self._memory, self._kernels = owned, memory, _Kernels()
+        self._owned, self._memory, self._kernels = owned, memory, Kernels()
         # Of values: the buffer they lie in, all tensors in one place, which stay alive so that ids
         # stay theirs, what took their name since, and who wrote to them through another view.
         self._within: dict[str, str] = {}
@@ -57,7 +64,8 @@ class Observer(fx.Interpreter):
         self._newest: dict[str, str] = {}
         self._overwritten: dict[str, str] = {}
         self._changed: set[str] = set()
-        self._names: dict[fx.Node, Any] = {}
+        # What each node gave, in a row, with the names of its tensors and how it is put together.
+        self.given: dict[fx.Node, tuple[list[Any], list[str | None], TreeSpec]] = {}
 
     @property
     def state(self) -> frozenset[str]:
@@ -79,11 +87,15 @@ class Observer(fx.Interpreter):
         self._calls: list[Call] = []
         self._writes: list[str] = []
         self._statistics: list[str] = []
-        reads = {operand.name: self._bind(operand) for operand in n.all_input_nodes}
-        takes = _values_in(reads)
-        operands = [leaf for x in n.all_input_nodes for leaf in plain_tensors(self.env[x])]
+        reads, takes, operands = {}, list[str | None](), list[Tensor]()
+        for operand in n.all_input_nodes:
+            leaves, names, spec = self.given[operand]
+            newest = [self._bind(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+            reads[operand.name] = spec.unflatten(newest)
+            takes += newest
+            operands += [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if n.op == "output":
-            self._check_overwritten(takes)
+            self._check_overwritten(_each_once(takes))
         if AUGMENTED in n.meta and any(map(self._memory.holds, operands[:1])):
             write_back(n)
         if REBINDS in n.meta:
@@ -94,19 +106,19 @@ class Observer(fx.Interpreter):
             result = Packed(result)
         leaves, spec = tree_flatten(result)
         names = [self._name_of(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves]
-        if not self._writes and n.op != "output":
+        known = {id(tensor) for tensor in operands}
+        if not self._writes and n.op != "output" and any(id(leaf) in known for leaf in leaves):
             # A node may hand its input back; a fresh alias keeps the two values apart.
-            known = {id(tensor) for tensor in operands}
             leaves = [torch.ops.aten.alias(leaf) if id(leaf) in known else leaf for leaf in leaves]
             result = spec.unflatten(leaves)
-        self._names[n] = spec.unflatten(names)
+        self.given[n] = (leaves, names, spec)
         places = {place_of(tensor) for tensor in operands}
         self.observed[n.name] = Observed(
             calls=tuple(self._calls),
             reads=reads,
-            result=self._names[n],
-            takes=takes,
-            makes=_values_in(names),
+            result=spec.unflatten(names),
+            takes=_each_once(takes),
+            makes=_each_once(names),
             writes=tuple(self._writes),
             statistics=tuple(self._statistics),
             is_view=any(isinstance(leaf, Tensor) and place_of(leaf) in places for leaf in leaves),
@@ -174,18 +186,13 @@ class Observer(fx.Interpreter):
                 self._overwritten[name] = self._at
         self._newest[old] = self._new(tensor)
 
-    def _bind(self, operand: fx.Node) -> Any:
-        """Bind an operand's tensors to their newest names for this node."""
-        leaves, spec = tree_flatten(self.env[operand])
-        names, _ = tree_flatten(self._names[operand], is_leaf=lambda x: x is None)
-        newest = []
-        for leaf, name in zip(leaves, names, strict=True):
-            while name in self._newest:
-                name = self._newest[name]
-            newest.append(name)
-            if isinstance(leaf, Tensor):
-                self._bound[id(leaf)] = name
-        return spec.unflatten(newest)
+    def _bind(self, leaf: Any, name: str | None) -> str | None:
+        """The newest name of a value that a node is given, under which it is known there."""
+        while name in self._newest:
+            name = self._newest[name]
+        if isinstance(leaf, Tensor) and name is not None:
+            self._bound[id(leaf)] = name
+        return name
 
     def _ref(self, part: Any, reads: list[str]) -> Any:
         """Part of a call's arguments with its tensors named; `reads` gathers the names."""
@@ -241,19 +248,22 @@ class _Measurer(fx.Interpreter):
         result = self._known(n, seen)
         if result is None:
             result = super().run_node(n)
-        if PACKS in n.meta:
-            return result
-        names = tree_leaves(seen.result, is_leaf=lambda x: x is None)
-        for name, leaf in zip(names, tree_leaves(result), strict=True):
-            if name is not None and isinstance(leaf, Tensor):
-                self._observer.measured[name] = tuple(leaf.shape)
+        if PACKS not in n.meta:
+            _, names, _ = self._observer.given[n]
+            for name, leaf in zip(names, tree_leaves(result), strict=True):
+                if name is not None and isinstance(leaf, Tensor):
+                    self._observer.measured[name] = tuple(leaf.shape)
         return result
 
     def _known(self, n: fx.Node, seen: Observed) -> Tensor | None:
-        """What a layer that treats samples alike returns: the same, for as many as are given."""
+        """What is known without running: a layer that treats samples alike makes the same, for as
+        many as are given; one that writes into what it is given hands that on."""
         if n.op != "call_module" or len(seen.calls) != 1:
             return None
         (call,), given = seen.calls, self.env[n.all_input_nodes[0]]
+        schema = schema_of(call.overload)
+        if schema.written == ("self",) and (call.reads, call.outs) == (seen.takes, seen.makes):
+            return None if schema.views else given
         if call.op != "batch_norm" and SAMPLED_CONVOLUTIONS.get(call.op) != given.ndim:
             return None
         _, *rest = self._observer.values[call.outs[0]].shape
@@ -261,9 +271,8 @@ class _Measurer(fx.Interpreter):
         return known
 
 
-def _values_in(names: Any) -> tuple[str, ...]:
-    """The names in a structure, each once."""
-    return tuple(dict.fromkeys(name for name in tree_leaves(names) if name is not None))
+def _each_once(names: Sequence[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
 def _overlap(written: Tensor, other: Tensor) -> bool:
@@ -283,11 +292,12 @@ def _overlap(written: Tensor, other: Tensor) -> bool:
     return bool(touched.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
-class _Kernels:
+class Kernels:
     """Runs operations; of shapes alone, each but once: layers of equal shapes make equal ones.
 
-    Torch works out many shapes in Python, which takes longer than all else in a run. What shares
-    memory with what it was given is never remembered.
+    Torch works out many shapes in Python, which takes longer than all else in a run. Remembered is
+    how results are laid out that lie in memory of their own; or, by `None`, that an operation gives
+    back what it was given first and wrote into.
     """
 
     def __init__(self) -> None:
@@ -295,32 +305,35 @@ class _Kernels:
 
     def perform(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What an operation gives."""
-        key = None if schema_of(overload).aliases else _key((overload, args, kwargs))
-        known = self._known.get(key)
-        if key is not None and known is not None:
+        key = None if schema_of(overload).views else _key((overload, args, kwargs))
+        if key is not None and key in self._known:
+            known = self._known[key]
+            if known is None:
+                return args[0]
             made = [torch.empty_strided(*laid, dtype=d, device="meta") for *laid, d in known]
             return made[0] if len(made) == 1 else tuple(made)
         result = overload(*args, **kwargs)
         if key is not None:
             made = [result] if isinstance(result, Tensor) else result
             given = {place_of(tensor) for tensor in plain_tensors((args, kwargs))}
-            if _are_apart(made, given):
+            if args and result is args[0]:
+                self._known[key] = None
+            elif _are_apart(made, given):
                 self._known[key] = [(x.shape, x.stride(), x.dtype) for x in made]
         return result
 
 
 def _key(part: Any) -> Any:
     """What shapes depend on in a call; `None` where numbers do, or nobody can tell."""
-    if isinstance(part, Tensor):
-        if not part.is_meta or type(part) not in (Tensor, nn.Parameter):
-            return None
-        return part.shape, part.stride(), part.dtype
-    if isinstance(part, dict):
-        part = tuple(part.items())
-    if isinstance(part, (tuple, list)):
-        keys = tuple(map(_key, part))
+    kind = type(part)
+    if kind in LITERALS:
+        return kind, part  # 1 and 1.0 are equal, and make tensors of different types
+    if kind in (Tensor, nn.Parameter):
+        return (part.shape, part.stride(), part.dtype) if part.is_meta else None
+    if isinstance(part, (dict, tuple, list)):
+        keys = tuple(map(_key, part.items() if isinstance(part, dict) else part))
         return None if None in keys else keys
-    return (type(part), part) if isinstance(part, LITERALS) else None
+    return None
 
 
 def _are_apart(made: Any, given: set[int]) -> bool:

@@ -21,12 +21,10 @@ from torch import fx, nn
 from torch.fx.graph import _PyTreeCodeGen
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from upscale.capture.example import is_record, leaves_of, mapped
+from upscale.capture.captured import is_own_dict, is_record, leaves_of, mapped
 from upscale.errors import CaptureError
 
 PACKS = "packs"
-# What a graph has words for.
-PLAIN = (dict, fx.immutable_collections.immutable_dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +35,7 @@ class Packed:
 
 
 def maker_of(value: Any) -> functools.partial[Any] | None:
-    """The call that makes a record of traced values anew; `None` if a graph has words for it."""
-    if not (_is_own_dict(value) or is_record(value)):
-        return None
+    """The call that makes a record anew; `None` if nothing in it is traced."""
     if not any(isinstance(leaf, fx.Proxy | fx.Node) for leaf in leaves_of(value)):
         return None
     kind: Any = type(value)
@@ -56,11 +52,6 @@ def maker_of(value: Any) -> functools.partial[Any] | None:
             "does not make the same again; give a dict, a tuple or a plain dataclass"
         )
     return maker
-
-
-def _is_own_dict(value: Any) -> bool:
-    """Whether a value is a dict of a class of its own."""
-    return isinstance(value, dict) and type(value) not in PLAIN
 
 
 def _makes(maker: functools.partial[Any], value: Any) -> bool:
@@ -123,7 +114,7 @@ def _pack(graph: fx.Graph, value: Any) -> Any:
     """A value with its records as nodes that make them."""
 
     def packed(leaf: Any) -> Any:
-        maker = maker_of(leaf)
+        maker = maker_of(leaf) if is_own_dict(leaf) or is_record(leaf) else None
         if maker is None:
             return leaf
         args, kwargs = _pack(graph, (maker.args, maker.keywords))
@@ -132,4 +123,4 @@ def _pack(graph: fx.Graph, value: Any) -> Any:
         return node
 
     # Dicts of a class of their own are records too, although pytrees may know them.
-    return tree_map(packed, value, is_leaf=_is_own_dict)
+    return tree_map(packed, value, is_leaf=is_own_dict)

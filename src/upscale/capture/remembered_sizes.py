@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from upscale.capture.example import Example, alike, tensors_in
+from upscale.capture.captured import Example, alike, tensors_in
 from upscale.capture.symbolic_trace import twin_of
 from upscale.model.layers import copied
 

@@ -11,27 +11,29 @@ The model's own code runs once, on a twin of the model and on proxies in place o
 from __future__ import annotations
 
 import inspect
-import operator
-from collections.abc import Callable, Mapping, Set
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from types import FunctionType
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture.attention import is_plain_self_attention, self_attention
-from upscale.capture.changed_attributes import Watch, check_memory, check_written
-from upscale.capture.example import Example, tensors_in
-from upscale.capture.in_place import AUGMENTED, NO_GRAD, WRITES, put_writes_back, write_bound
-from upscale.capture.origin import running_line
-from upscale.capture.records import PACKS, maker_of
+from upscale.capture.captured import Example, place_of, schema_of, tensors_in
+from upscale.capture.in_place import AUGMENTED, put_writes_back, write_bound
+from upscale.capture.tracer import Tracer, line_of, running_line
 from upscale.errors import CaptureError, ExampleError
-from upscale.model.layers import copied, stock_layers, tensors
+from upscale.model.layers import copied, equal, modules_of, stock_layers, tensors
 
-# What a proxy has of its own; to set anything else would be lost.
-SET = ("tracer", "node", "root", "attr", "_node")
+Tensors: TypeAlias = Mapping[str, Tensor]
+# What tracing itself leaves on what it traces.
+CONSTANT = re.compile(r"_tensor_constant\d+$")
+# What every module has, in which buffers and layers are.
+OWN = frozenset(vars(nn.Module()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +41,10 @@ class Traced:
     """A graph, what it refers to that the model does not own, and how it was made.
 
     `doubted` nodes call functions that may do something else on another input. If `baked`,
-    what is computed from buffers may be a constant of the graph. `changed` are the tensors of
-    the model that a call was seen to change, if one was made, with the line that wrote them.
-    `fixed` says which sizes of the inputs the graph takes for granted, and why.
+    what is computed from buffers may be a constant of the graph. `attributes` are those that
+    the model's code changed while it was traced; `changed` are the tensors of the model that a
+    call was seen to change, if one was made, with the line that wrote them. `fixed` says which
+    sizes of the inputs the graph takes for granted, and why.
     """
 
     graph: fx.Graph
@@ -49,6 +52,7 @@ class Traced:
     way: str
     doubted: frozenset[str] = frozenset()
     baked: bool = False
+    attributes: tuple[str, ...] = ()
     changed: Mapping[str, str] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
 
@@ -92,11 +96,12 @@ def trace_symbolically(model: nn.Module, example: Example) -> Traced:
     _drop_fixed_inputs(graph, free)
     if any(AUGMENTED in node.meta for node in graph.nodes):
         put_writes_back(graph, twin)
-    write_bound(graph, _bound_buffers(twin))
-    check_memory(model, example, twin)
+    if bound := _bound_buffers(twin):
+        write_bound(graph, bound)
     added = (set(vars(twin)) | set(twin._buffers)) - set(vars(model)) - set(model._buffers)
     constants = {n: getattr(twin, n) for n in sorted(added) if isinstance(getattr(twin, n), Tensor)}
-    return Traced(graph, constants, "symbolic", baked=baked)
+    changed = tuple(changed_attributes(model, twin))
+    return Traced(graph, constants, "symbolic", baked=baked, attributes=changed)
 
 
 def trace_without_example(model: nn.Module) -> fx.Graph:
@@ -107,18 +112,19 @@ def trace_without_example(model: nn.Module) -> fx.Graph:
 
 def twin_of(
     model: nn.Module, replace: Callable[[Tensor], Tensor] = torch.clone
-) -> tuple[nn.Module, dict[int, Tensor]]:
-    """A copy of a model with other tensors, and these by the identity of those they replace.
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A copy of a model with other tensors, and these by every name they have.
 
     What runs the model's code runs it on a twin: it may write to tensors and set attributes.
     """
-    twins: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        new = replace(tensor.detach())
-        if isinstance(tensor, nn.Parameter):
-            new = nn.Parameter(new, requires_grad=tensor.requires_grad)
-        twins[id(tensor)] = new
-    return copied(model, dict(twins)), twins
+    own, twins = tensors(model), dict[int, Any]()
+    for tensor in own.values():
+        if id(tensor) not in twins:
+            new = replace(tensor.detach())
+            if isinstance(tensor, nn.Parameter):
+                new = nn.Parameter(new, requires_grad=tensor.requires_grad)
+            twins[id(tensor)] = new
+    return copied(model, dict(twins)), {name: twins[id(tensor)] for name, tensor in own.items()}
 
 
 def _trace(model: nn.Module, fixed: dict[str, Any]) -> tuple[fx.Graph, nn.Module, bool]:
@@ -132,9 +138,10 @@ def _trace(model: nn.Module, fixed: dict[str, Any]) -> tuple[fx.Graph, nn.Module
 def _trace_twin(
     model: nn.Module, fixed: dict[str, Any], *, proxy_buffers: bool
 ) -> tuple[fx.Graph, nn.Module]:
-    twin = _with_forward_in_class(twin_of(model)[0])
-    before = tensors(twin)
-    tracer = _Tracer(stock_layers(model), proxy_buffers=proxy_buffers)
+    twin, _ = twin_of(model)
+    before = tensors(twin)  # not those given to it: a class may copy its modules in its own way
+    _move_forward_to_class(twin)
+    tracer = Tracer(stock_layers(model), _trace_twin.__code__, proxy_buffers=proxy_buffers)
     # Whether the model's own code records gradients, whatever the caller's does.
     with torch.enable_grad(), Watch(before, _trace_twin.__code__) as watch:
         graph = tracer.trace(twin, concrete_args=fixed or None)
@@ -142,8 +149,8 @@ def _trace_twin(
     return graph, twin
 
 
-def _with_forward_in_class(twin: nn.Module) -> nn.Module:
-    """The twin with a `forward` of its own moved to a class of its own; changed in place.
+def _move_forward_to_class(twin: nn.Module) -> None:
+    """Give a twin with a `forward` of its own a class that has it.
 
     `torch.fx` traces the forward of a class, whatever the instance has in its place.
     """
@@ -153,7 +160,6 @@ def _with_forward_in_class(twin: nn.Module) -> nn.Module:
             raise CaptureError("its forward was replaced by a function that is no method of it")
         kind = type(twin)
         twin.__class__ = type(kind.__name__, (kind,), {"forward": forward.__func__})
-    return twin
 
 
 def _bound_buffers(twin: nn.Module) -> dict[str, fx.Node]:
@@ -178,76 +184,83 @@ def _drop_fixed_inputs(graph: fx.Graph, free: set[str]) -> None:
                     graph.erase_node(user)
 
 
-class _Tracer(fx.Tracer):
-    """Looks into self-attention, and not into the layers of `stock`.
+class Watch(TorchDispatchMode):
+    """Notes the line that first writes to each tensor of a model, while its code runs."""
 
-    These may be of a class that derives from torch's and computes as it does.
+    def __init__(self, watched: Tensors, within: CodeType) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lines: dict[str, str] = {}
+        self._names = {place_of(tensor): name for name, tensor in watched.items()}
+        self._within = within
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tensor in schema_of(func).written_in(args, kwargs or {}):
+            name = self._names.get(place_of(tensor))
+            if name is not None and (line := line_of(running_line(self._within))):
+                self.lines.setdefault(name, line)
+        return func(*args, **(kwargs or {}))
+
+
+def check_written(model: Tensors, twin: Tensors, before: Tensors, lines: Mapping[str, str]) -> None:
+    """Raise if tracing a twin of a model changed a tensor of it: the graph lacks such a write.
+
+    `before` are the tensors that the twin had, `lines` those that wrote to them.
     """
-
-    def __init__(self, stock: Set[str], *, proxy_buffers: bool) -> None:
-        super().__init__()
-        self._stock = stock
-        self.proxy_buffer_attributes = proxy_buffers
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        stock = module_qualified_name in self._stock
-        return stock or bool(super().is_leaf_module(m, module_qualified_name))
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Proxy(node, self)
-
-    def create_arg(self, a: Any) -> Any:
-        maker = maker_of(a)
-        if maker is None:
-            return super().create_arg(a)
-        args, kwargs = super().create_arg(maker.args), super().create_arg(maker.keywords)
-        node = self.create_node("call_function", maker.func, args, kwargs)
-        node.meta[PACKS] = True
-        return node
-
-    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        node = super().create_node(*args, **kwargs)
-        if not torch.is_grad_enabled():
-            node.meta[NO_GRAD] = True
-        node.stack_trace = running_line(trace_symbolically.__code__)
-        return node
-
-    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        if isinstance(m, nn.MultiheadAttention) and is_plain_self_attention(m, args, kwargs):
-            return self_attention(m, args[0])
-        return super().call_module(m, forward, args, kwargs)
+    for name, tensor in model.items():
+        now: Any = twin.get(name)
+        changed = now is not before[name] or not equal(now, tensor)
+        if changed and not isinstance(now, fx.Proxy):  # which the graph has
+            raise CaptureError(unseen(name, lines.get(name, "")))
 
 
-class _Proxy(fx.Proxy):
-    """Marks what augmented assignments make: `x += y` is traced as `x + y`, and may write to x."""
-
-    def __getattr__(self, k: str) -> fx.proxy.Attribute:
-        return _Attribute(self, k)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in SET:
-            raise TypeError(f"a graph cannot set {name} of a tensor")
-        super().__setattr__(name, value)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        """Write into part of a buffer; elsewhere a graph would not know who reads it later."""
-        if self.node.op != "get_attr":
-            raise TypeError("a proxy does not support item assignment")
-        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
+def unseen(name: str, line: str) -> str:
+    """What is said of a write that a graph lacks."""
+    at = f" at {line}" if line else ""
+    return (
+        f"forward writes to {name}{at} in a way that no graph shows; write to a buffer by its "
+        "name, as in self.buffer.copy_(...), and to parameters outside of forward"
+    )
 
 
-def _marking(operation: Callable[[Any, Any], Any]) -> Callable[[fx.Proxy, Any], Any]:
-    def augmented(proxy: fx.Proxy, other: Any) -> Any:
-        made = operation(proxy, other)
-        made.node.meta[AUGMENTED] = True
-        return made
+def changed_attributes(model: nn.Module, twin: nn.Module) -> list[str]:
+    """The attributes, by path, that a twin has otherwise than its model."""
+    modules = modules_of(model)
+    changed = []
+    for path, module in modules_of(twin).items():
+        if path not in modules:
+            changed.append(path)
+            continue
+        here, there = (
+            {**{k: v for k, v in vars(m).items() if k not in OWN}, **dict.fromkeys(m._buffers)}
+            for m in (module, modules[path])
+        )
+        for name in sorted(here.keys() | there.keys()):
+            if path == "" and CONSTANT.match(name):
+                continue
+            if name not in here or name not in there or not _same(here[name], there[name], {}):
+                changed.append(f"{path}.{name}" if path else name)
+    return changed
 
-    return augmented
 
-
-for _operation, _writing in WRITES.items():
-    setattr(_Proxy, f"__{_writing.__name__}__", _marking(_operation))
-
-
-class _Attribute(_Proxy, fx.proxy.Attribute):
-    """What `x.T` or `x.data` gives, which may share memory with x."""
+def _same(one: Any, other: Any, met: dict[int, Any]) -> bool:
+    """Whether two things are equal, as far as can be told."""
+    if one is other or met.get(id(one)) is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    met[id(one)] = other
+    if isinstance(one, Tensor):
+        return equal(one, other)
+    if isinstance(one, nn.Module):
+        return True  # looked at on its own
+    if isinstance(one, (Set, int, float, complex, str, bytes)):
+        return bool(one == other) or (one != one and other != other)
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_same(one[k], other[k], met) for k in one)
+    if isinstance(one, Sequence):
+        return len(one) == len(other) and all(map(lambda a, b: _same(a, b, met), one, other))
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if hasattr(one, "__dict__") and not callable(one):
+        return _same(vars(one), vars(other), met)
+    return True

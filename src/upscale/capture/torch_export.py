@@ -11,7 +11,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,9 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from upscale.capture.example import Example
+from upscale.capture.captured import Example
 from upscale.capture.records import Unpacking
-from upscale.capture.tracing_turns import export_turn
+from upscale.capture.tracer import Here, turn
 from upscale.model.layers import tensors
 from upscale.tools.quiet import quietly
 
@@ -102,6 +102,48 @@ def _export(
             del model.forward
         else:
             model.forward = own
+
+
+@contextmanager
+def export_turn() -> Iterator[None]:
+    """A turn to call `torch.export` in, of which other threads notice nothing.
+
+    For the time of an export torch tells the whole process that it is exporting, and switches
+    the quick kernels off: models that serve beside it would take other ways, with other rounding.
+    The first is told here alone. The second keeps those kernels out of graphs that are taken apart
+    to their last operation, which ours are not. And what torch remembers of shapes for good goes
+    with the export: it has symbols in it that no other export will ask for.
+    """
+    # Not above: few need it, and it takes torch seconds to load.
+    import torch.export._trace as machinery
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    own: list[tuple[Any, str, Any]] = [
+        (machinery, "_compiling_state_context", _exporting_here),
+        (machinery, "_ignore_backend_decomps", nullcontext),
+        (FakeTensorMode, "cache", {}),
+    ]
+    with turn(), ExitStack() as afterwards:
+        for method in vars(ShapeEnv).values():
+            if hasattr(method, "cache_clear"):
+                afterwards.callback(method.cache_clear)
+        for owner, name, new in own:
+            if hasattr(owner, name):
+                afterwards.callback(setattr, owner, name, getattr(owner, name))
+                setattr(owner, name, new)
+        yield
+
+
+@contextmanager
+def _exporting_here() -> Iterator[None]:
+    compiler: Any = torch.compiler
+    before = compiler._is_compiling_flag, compiler._is_exporting_flag
+    compiler._is_compiling_flag = compiler._is_exporting_flag = Here()
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag, compiler._is_exporting_flag = before
 
 
 def holds_parameters(program: ExportedProgram, model: nn.Module) -> bool:

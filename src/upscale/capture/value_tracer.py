@@ -27,8 +27,8 @@ from torch.fx.proxy import GraphAppendingTracer
 from upscale.capture.captured import place_of
 from upscale.capture.in_place import WRITES
 from upscale.capture.node_queries import RANKS, SIZES
-from upscale.capture.origin import line_of, running_line
 from upscale.capture.size_guards import require_size
+from upscale.capture.tracer import line_of, running_line
 
 COUNTS = ("numel", "nelement")
 MAKERS = {f"new_{name}": getattr(torch, name) for name in ("zeros", "ones", "full", "empty")}

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from torch import fx
 
 from upscale.capture import PACKS, Call, Captured, Observed
-from upscale.capture.node_queries import asks_property, asks_sizes, size_arguments, source_line
+from upscale.capture.node_queries import asks_property, asks_sizes, size_arguments
+from upscale.capture.tracer import source_line
+from upscale.channels import Parameter
 from upscale.flow.channel_flow import ChannelFlow, Frozen, Step
 from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
 from upscale.flow.walk import Declined, Unlined, Walk
-from upscale.names import Parameter
 from upscale.ops.table import facets
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Flags, Places, Positions
+from upscale.channels import Flags, Parameter, Places, Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.relations import Kept, Line, Live, Pass, Select
-from upscale.names import Parameter
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from upscale.channels import Flags, Positions
+from upscale.channels import Flags, Parameter, Positions
 from upscale.flow.classes import Classes
-from upscale.names import Parameter
 
 GRID = -1
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from upscale.capture import Call
-from upscale.channels import Positions
+from upscale.channels import Parameter, Positions
 from upscale.flow import relations
 from upscale.flow.classes import Classes
 from upscale.flow.relations import GRID, HeadGrid, Line, Reduce, Relation
-from upscale.names import Parameter
 
 if TYPE_CHECKING:
     from upscale.flow.spread import Split

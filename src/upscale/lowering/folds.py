@@ -15,14 +15,13 @@ import numpy as np
 from torch import nn
 
 from upscale.capture import Captured
-from upscale.channels import Positions
+from upscale.channels import Parameter, Positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
 from upscale.flow.relations import Line, Reduce
 from upscale.lowering.lowered import Folding, Lowered
 from upscale.model.layers import KINDS, computes_weight
-from upscale.names import Parameter
 from upscale.ops.layers import pads
 
 OTHER_WEIGHTS = (

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from upscale.capture import Call, Captured
-from upscale.channels import Positions, positions
+from upscale.channels import Parameter, Positions, derived, positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
@@ -27,7 +27,6 @@ from upscale.lowering.folds import OTHER_WEIGHTS
 from upscale.lowering.lowered import Gating, Growing, Lowered
 from upscale.lowering.scaled import Scaled, find_scaled
 from upscale.model.layers import KINDS, computes_weight, stock_class
-from upscale.names import Parameter, derived
 from upscale.ops.layers import pads
 from upscale.ops.table import facets
 

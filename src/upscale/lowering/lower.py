@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from upscale import masking
 from upscale.capture import Captured
-from upscale.channels import Positions, positions
+from upscale.channels import Parameter, Positions, positions
 from upscale.errors import SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
@@ -28,7 +28,6 @@ from upscale.lowering.masks import place_masks
 from upscale.lowering.repeats import repeat_constants
 from upscale.lowering.sums import split_sums
 from upscale.model.layers import computes_weight, layers, parameter_names
-from upscale.names import Parameter
 from upscale.selected.selection import Selection
 from upscale.subject import Subject
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from upscale.channels import Positions, positions
+from upscale.channels import Parameter, Positions, positions
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.relations import Line
-from upscale.names import Parameter
 
 
 @dataclass(frozen=True, slots=True)

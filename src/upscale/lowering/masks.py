@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from upscale.capture import Captured, Observed
+from upscale.channels import Parameter
 from upscale.errors import SelectionError
 from upscale.flow.relations import Line
 from upscale.lowering.lowered import Masks
@@ -19,7 +20,6 @@ from upscale.model.layers import (
     parameter_names,
     stock_class,
 )
-from upscale.names import Parameter
 
 Channels = tuple[int, ...]
 

@@ -12,12 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from upscale.channels import Positions
+from upscale.channels import Positions, derived
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
 from upscale.flow.relations import GRID, Line, Pass, Select
 from upscale.lowering.lowered import Growing, Lowered
-from upscale.names import derived
 
 
 def repeat_constants(lowered: Lowered, constants: Mapping[Line, Known]) -> Lowered:

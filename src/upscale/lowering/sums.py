@@ -14,12 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from upscale.capture import Call, Captured
-from upscale.channels import Flags
+from upscale.channels import Flags, derived
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
 from upscale.flow.relations import Line, Pass, Select
 from upscale.lowering.lowered import Growing, Lowered
-from upscale.names import derived
 from upscale.ops.table import facets
 
 Lacking = tuple[Flags, Flags]

@@ -4,7 +4,6 @@ What judges an export is the oracle, which knows nothing of this room.
 """
 
 from upscale.masking.masks import (
-    check,
     held_channels,
     hold_output,
     hold_outputs,
@@ -17,5 +16,5 @@ from upscale.masking.masks import (
 )
 from upscale.masking.norms import find_norms
 
-__all__ = ["check", "held_channels", "hold_output", "hold_outputs", "mask", "outputs_gone"]
+__all__ = ["held_channels", "hold_output", "hold_outputs", "mask", "outputs_gone"]
 __all__ += ["find_norms", "kept_columns", "masked_by", "released", "zeroed"]

@@ -11,23 +11,18 @@ from torch import nn
 
 from upscale.errors import SelectionError
 from upscale.masking.hooks import HoldComputed, HoldOutput, HoldStored, not_kept, rows_of
-from upscale.model import layers
-from upscale.model.layers import column_axis, computes_weight, weight_of
-from upscale.selected.selection import Selection, check_kind, check_selection
+from upscale.model.layers import (
+    check_fits,
+    column_axis,
+    columns,
+    computes_weight,
+    layers,
+    weight_of,
+)
+from upscale.selected.selection import Selection
 
 # The BatchNorms that belong to each layer.
 Norms = Mapping[str, tuple[str, ...]]
-
-
-def check(model: nn.Module, selection: Selection) -> None:
-    """Raise unless a selection fits a model."""
-    check_kind(selection)
-    axis = column_axis if selection.side == "input" else (lambda layer: 1 - column_axis(layer))
-    sizes = {
-        name: int(weight_of(layer).shape[axis(layer)])
-        for name, layer in layers.layers(model).items()
-    }
-    check_selection(selection, sizes, layers.weight_names(model))
 
 
 def mask(model: nn.Module, selection: Selection, norms: Norms | None = None) -> nn.Module:
@@ -38,7 +33,7 @@ def mask(model: nn.Module, selection: Selection, norms: Norms | None = None) -> 
     weight masked. On the output side, `norms` names the modules after which a layer's channels
     are zero, where that is not the layer itself.
     """
-    check(model, selection)
+    check_fits(model, selection)
     if selection.side == "output":
         return hold_outputs(model, outputs_gone(model, selection, norms))
     masked = copy.deepcopy(model)
@@ -141,7 +136,7 @@ def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
 def zeroed(model: nn.Module) -> Selection:
     """The selection that a model's own weights show: columns that are not all zero are kept."""
     kept: dict[str, tuple[int, ...]] = {}
-    for name, layer in layers.layers(model).items():
+    for name, layer in layers(model).items():
         if weight_of(layer).is_meta:
             raise SelectionError(
                 f"{name} is on the meta device and has no values to read zeros from; "
@@ -149,6 +144,6 @@ def zeroed(model: nn.Module) -> Selection:
             )
         by_column = weight_of(layer).detach().movedim(column_axis(layer), 0).flatten(1)
         alive = (by_column != 0).any(dim=1).nonzero().flatten().tolist()
-        if len(alive) < layers.columns(layer) and not computes_weight(layer):
+        if len(alive) < columns(layer) and not computes_weight(layer):
             kept[name] = tuple(alive)
     return Selection(kept=kept, side="input")

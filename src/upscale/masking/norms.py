@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from upscale.capture import Example, home
-from upscale.capture.export_trace import trace_by_export
-from upscale.capture.symbolic_trace import trace_symbolically, trace_without_example
+from upscale.capture import Captured, Example, capture, home
+from upscale.capture.symbolic_trace import trace_without_example
 from upscale.errors import SelectionError
 from upscale.model.layers import computes_weight, layers
-from upscale.tools.own_draws import OwnDraws
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 # What can be asked of a tensor without reading its numbers.
@@ -31,47 +28,47 @@ def find_norms(model: nn.Module, example: Any = None) -> dict[str, tuple[str, ..
     """
     if not any(isinstance(module, BATCH_NORM) for module in model.modules()):
         return {}
-    return norms_of(model, _graph(model, example), example)
+    try:
+        if example is None:
+            return norms_of(model, trace_without_example(model))
+        captured = capture(model, Example.of(example), numbers=False)
+    except Exception as error:  # tracing runs the caller's code, which may raise anything
+        hint = "pass example=, or make" if example is None else "make"
+        raise SelectionError(
+            f"{type(model).__name__} cannot be traced to find its layers' BatchNorms; "
+            f"{hint} the selection with after='layer'"
+        ) from error
+    return norms_of(model, captured.graph, captured)
 
 
-def norms_of(model: nn.Module, graph: fx.Graph, example: Any = None) -> dict[str, tuple[str, ...]]:
-    """For each layer with normalisation of its own, its BatchNorms, as a graph shows them."""
+def norms_of(
+    model: nn.Module, graph: fx.Graph, captured: Captured | None = None
+) -> dict[str, tuple[str, ...]]:
+    """For each layer with normalisation of its own, its BatchNorms, as a graph shows them.
+
+    A BatchNorm works along axis 1, and a linear layer's channels are last: of `(batch, tokens,
+    channels)` it would normalise the tokens. If nothing was captured, layers are taken to make
+    vectors.
+    """
     calls = _Calls(graph, model)
     after: dict[int, list[str | None]] = defaultdict(list)
     own = {name: layer for name, layer in layers(model).items() if not computes_weight(layer)}
-    for call in calls.nodes:
+    for call, nodes in calls.nodes.items():
         if call.module in own:
-            after[id(own[call.module])].append(calls.norm_after(call))
-    norms = {
+            layer = own[call.module]
+            beside = isinstance(layer, nn.Linear) and captured and _axes(nodes, captured) > 2
+            after[id(layer)].append(None if beside else calls.norm_after(call))
+    return {
         name: tuple(str(norm) for norm in after[id(layer)])
         for name, layer in own.items()
         if id(layer) in after and None not in after[id(layer)]
     }
-    linear = [name for name in norms if isinstance(own[name], nn.Linear)]
-    for name in _beside_the_channels(model, example, linear) if linear else ():
-        del norms[name]
-    return norms
 
 
-def _beside_the_channels(model: nn.Module, example: Any, linear: list[str]) -> list[str]:
-    """The linear layers that a BatchNorm does not normalise by channel.
-
-    It works along axis 1, and a linear layer's channels are last: of `(batch, tokens, channels)`
-    it would normalise the tokens. Without an example, layers are taken to make vectors.
-    """
-    if example is None:
-        return []
-    twin, given = copy.deepcopy(model), Example.of(example).copied()
-    dims: dict[str, int] = {}
-    for name in linear:
-
-        def note(module: nn.Module, inputs: object, output: Tensor, name: str = name) -> None:
-            dims[name] = max(output.dim(), dims.get(name, 0))
-
-        twin.get_submodule(name).register_forward_hook(note)
-    with torch.no_grad(), OwnDraws():
-        twin(*given.args, **given.kwargs)
-    return [name for name in linear if dims.get(name, 2) > 2]
+def _axes(nodes: list[fx.Node], captured: Captured) -> int:
+    """How many axes the tensors that nodes make have at most."""
+    made = [value for node in nodes for value in captured.observed[node.name].makes]
+    return max(len(captured.values[value].shape) for value in made)
 
 
 class _Call(NamedTuple):
@@ -129,22 +126,6 @@ def _query(node: fx.Node) -> str:
     if node.target is getattr:
         return str(node.args[1])
     return str(getattr(node.target, "__name__", node.target))
-
-
-def _graph(model: nn.Module, example: Any) -> fx.Graph:
-    try:
-        if example is None:
-            return trace_without_example(model)
-        try:
-            return trace_symbolically(model, Example.of(example)).graph
-        except Exception:  # tracing runs the caller's code, which may raise anything
-            return trace_by_export(model, Example.of(example)).graph
-    except Exception as error:
-        hint = "pass example=, or make" if example is None else "make"
-        raise SelectionError(
-            f"{type(model).__name__} cannot be traced to find its layers' BatchNorms; "
-            f"{hint} the selection with after='layer'"
-        ) from error
 
 
 def _is_norm(module: nn.Module) -> bool:

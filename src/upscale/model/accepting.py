@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from upscale.errors import CaptureError
-from upscale.model.layers import KINDS, copied, tensors
+from upscale.model.layers import KINDS, copied, equal, modules_of, tensors
 from upscale.tools.own_draws import OwnDraws
 
 UNTOUCHED = ("__torch_function__", "__torch_dispatch__")
@@ -47,18 +47,15 @@ def accepted(model: nn.Module) -> nn.Module:
     """The very model given; raises, and says what to do, if nothing here could prune it."""
     if not isinstance(model, nn.Module):
         raise CaptureError(_no_module(model))
-    for name, module in model.named_modules():
+    for path, module in modules_of(model).items():
         said = _module_refused(module)
         if said is not None:
-            raise CaptureError(f"{name or 'the model'}, a {type(module).__name__}, {said}")
-    for name, tensor in tensors(model).items():
-        said = _tensor_refused(tensor)
-        if said is not None:
-            raise CaptureError(f"{name} {said}")
-    for name, module in model.named_modules():
-        weight = module._parameters.get("weight") if isinstance(module, KINDS) else None
-        if weight is not None and not weight.is_floating_point():
-            raise CaptureError(f"{name}.weight {_numbers_refused(weight)}".removeprefix("."))
+            raise CaptureError(f"{path or 'the model'}, a {type(module).__name__}, {said}")
+        for name, tensor in {**module._parameters, **module._buffers}.items():
+            weighs = name == "weight" and isinstance(module, KINDS)
+            said = None if tensor is None else _tensor_refused(tensor, weighs)
+            if said is not None:
+                raise CaptureError(f"{path}.{name} {said}".removeprefix("."))
     return model
 
 
@@ -111,8 +108,9 @@ def _module_refused(module: nn.Module) -> str | None:
     return None
 
 
-def _tensor_refused(tensor: Tensor) -> str | None:
-    """What is said of a parameter or buffer that is no plain tensor."""
+def _tensor_refused(tensor: Tensor, weighs: bool) -> str | None:
+    """What is said of a parameter or buffer that is no plain tensor, or that `weighs`, as layers'
+    weights do, and holds no real, floating-point numbers."""
     if is_lazy(tensor):
         return (
             "has no shape yet: its module is lazy; call the model once on an example before it "
@@ -128,6 +126,14 @@ def _tensor_refused(tensor: Tensor) -> str | None:
     if tensor.layout is not torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
         return f"is stored as {layout}; make it dense first: nn.Parameter(weight.to_dense())"
+    if weighs and not tensor.is_floating_point():
+        todo = "prune the model it was quantised from, then quantise the export"
+        if tensor.is_complex():
+            todo = "compute with its real and imaginary parts in layers of their own"
+        return (
+            f"holds numbers of type {str(tensor.dtype).removeprefix('torch.')}, and only layers "
+            f"of real, floating-point weights are pruned; {todo}"
+        )
     return None
 
 
@@ -135,18 +141,6 @@ def _is_plain(kind: type[Tensor]) -> bool:
     """Whether tensors of a class compute as torch's own do."""
     own = all(getattr(kind, name) == getattr(nn.Parameter, name) for name in UNTOUCHED)
     return kind is Tensor or (own and issubclass(kind, nn.Parameter))
-
-
-def _numbers_refused(weight: Tensor) -> str:
-    """What is said of a layer's weight that holds no real, floating-point numbers."""
-    kind = str(weight.dtype).removeprefix("torch.")
-    todo = "prune the model it was quantised from, then quantise the export"
-    if weight.is_complex():
-        todo = "compute with its real and imaginary parts in layers of their own"
-    return (
-        f"holds numbers of type {kind}, and only layers of real, floating-point weights are "
-        f"pruned; {todo}"
-    )
 
 
 @contextmanager
@@ -159,10 +153,7 @@ def ordinary_tensors() -> Iterator[None]:
     ...     torch.zeros(1).is_inference()
     False
     """
-    if not torch.is_inference_mode_enabled():
-        yield
-        return
-    with torch.inference_mode(mode=False):
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         yield
 
 
@@ -323,19 +314,12 @@ def _value(module: nn.Module, name: str, where: str) -> Tensor:
         first, second = (getattr(module, name) for _ in range(2))
     except Exception as error:  # parametrisations are the caller's code and may raise anything
         raise CaptureError(f"{where}: its {name} cannot be computed: {error}") from error
-    if not isinstance(first, Tensor) or not _equal(first, second):
+    if not isinstance(first, Tensor) or not equal(first, second):
         raise CaptureError(
             f"{where}: its {name} is computed otherwise every time, also in evaluation mode; make "
             "it permanent first (torch.nn.utils.parametrize.remove_parametrizations)"
         )
     return first.detach().clone()
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal, also where they are no numbers."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return one.is_meta or torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _sources(
@@ -358,7 +342,7 @@ def _parameter(
     """A parameter of a value; one that was made, if that was computed alike from the same."""
     alike = made.setdefault(frozenset(map(id, sources)), [])
     for known in alike:
-        if _equal(known, value):
+        if equal(known, value):
             return known
     trained = any(source.requires_grad for source in sources)
     alike.append(nn.Parameter(value, requires_grad=trained))

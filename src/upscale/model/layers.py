@@ -1,4 +1,4 @@
-"""The layers a selection may name, and the names of what a model owns."""
+"""The layers a selection may name, whether it fits them, and the names of what a model owns."""
 
 from __future__ import annotations
 
@@ -9,14 +9,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from upscale.errors import SelectionError
+from upscale.selected.selection import Selection, no_selection
+
 KINDS = (nn.modules.conv._ConvNd, nn.Linear)
+
+
+def modules_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module of a model, itself among them, by every qualified name it has.
+
+    As `named_modules` gives them, but without a generator for each level that is walked.
+    """
+    found: dict[str, nn.Module] = {}
+    waiting = [("", model)]
+    while waiting:
+        path, module = waiting.pop()
+        found[path] = module
+        for name, part in reversed(module._modules.items()):
+            if part is not None:
+                waiting.append((f"{path}.{name}" if path else name, part))
+    return found
 
 
 def layers(model: nn.Module) -> dict[str, nn.Module]:
     """Every convolution and linear of a model, by name."""
     return {
         name: module
-        for name, module in model.named_modules(remove_duplicate=False)
+        for name, module in modules_of(model).items()
         if isinstance(module, KINDS) and isinstance(getattr(module, "weight", None), Tensor)
     }
 
@@ -82,7 +101,7 @@ def computes_weight(layer: nn.Module) -> bool:
 
 def stock_layers(model: nn.Module) -> frozenset[str]:
     """The names of all layers that compute as one of torch's own class does."""
-    modules = model.named_modules(remove_duplicate=False)
+    modules = modules_of(model).items()
     return frozenset(n for n, m in modules if isinstance(m, KINDS) and stock_class(m) is not None)
 
 
@@ -101,9 +120,38 @@ def weight_names(model: nn.Module) -> dict[str, str]:
     }
 
 
+def check_fits(model: nn.Module, selection: object) -> None:
+    """Raise unless a selection fits a model: its layers, their channels, and weights they share."""
+    if not isinstance(selection, Selection):
+        raise no_selection(selection)
+    own, shared, side = layers(model), weight_names(model), selection.side
+    owners: dict[str, str] = {}
+    for name, kept in [*selection.kept.items(), *selection.windows.items()]:
+        if name not in own:
+            tail = name.rpartition(".")[2]
+            near = [other for other in own if other.endswith(tail) or name in other][:3]
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise SelectionError(f"there is no convolution or linear layer named {name!r}{hint}")
+        axis = column_axis(own[name])
+        size = weight_of(own[name]).shape[axis if side == "input" else 1 - axis]
+        last = max(kept, default=-1)
+        if last >= size:
+            raise SelectionError(
+                f"{name} has {size} {side} channels; kept index {last} is out of range "
+                f"0..{size - 1}"
+            )
+        owner = owners.setdefault(shared[name], name)
+        for lists in (selection.kept, selection.windows):
+            if lists.get(owner) != lists.get(name):
+                raise SelectionError(
+                    f"{owner} and {name} share one weight but keep different channels; "
+                    "give both the same list"
+                )
+
+
 def tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer, by every qualified name it has."""
-    modules = list(model.named_modules(remove_duplicate=False))
+    modules = modules_of(model).items()
     return {
         f"{path}.{name}" if path else name: tensor
         for table in ("_parameters", "_buffers")
@@ -121,6 +169,15 @@ def parameter_names(model: nn.Module) -> dict[int, str]:
     return names
 
 
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same, also where they are no numbers."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    if one.is_meta or torch.equal(one, other):
+        return True
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 def copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """A deep copy, quick for torch's own modules, which hold little but their parameters.
 
@@ -129,13 +186,20 @@ def copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     if id(module) in memo:
         known: nn.Module = memo[id(module)]
         return known
-    if hasattr(module, "__deepcopy__") or _copies_itself(type(module)):
+    if hasattr(type(module), "__deepcopy__") or _copies_itself(type(module)):
         return copy.deepcopy(module, memo)
     twin = module.__new__(type(module))
     memo[id(module)] = twin
-    parts, modules = vars(module), module._modules.items()
-    twin.__dict__ = {n: _copied_part(part, memo) for n, part in parts.items() if n != "_modules"}
-    twin.__dict__["_modules"] = {n: None if m is None else copied(m, memo) for n, m in modules}
+    own = {}
+    for name, part in vars(module).items():
+        kind = type(part)
+        if kind in TABLES and not part:
+            own[name] = kind()
+        elif name != "_modules":
+            own[name] = part if kind in SIMPLE else _copied_part(part, memo)
+    parts = module._modules.items()
+    own["_modules"] = {n: None if m is None else copied(m, memo) for n, m in parts}
+    twin.__dict__ = own
     return twin
 
 
@@ -158,10 +222,8 @@ TABLES = {dict, OrderedDict, set}
 
 def _copied_part(part: Any, memo: dict[int, Any]) -> Any:
     kind = type(part)
-    if kind in SIMPLE or (kind is tuple and all(type(x) in SIMPLE for x in part)):
+    if kind is tuple and all(type(x) in SIMPLE for x in part):
         return part
-    if kind in TABLES and not part:
-        return kind()
     if isinstance(part, dict) and all(
         isinstance(x, Tensor) and id(x) in memo for x in part.values()
     ):

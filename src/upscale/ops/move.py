@@ -9,11 +9,10 @@ from functools import partial
 import numpy as np
 import torch
 
-from upscale.channels import Positions
+from upscale.channels import Parameter, Positions
 from upscale.flow import spread as spreading
 from upscale.flow.numbering import numbers_after
 from upscale.flow.spread import permute_spread, pick_spread, reshape_spread
-from upscale.names import Parameter
 from upscale.ops.operands import same
 from upscale.ops.pointwise import pointwise
 from upscale.ops.table import Call, Declined, FlowRule, Line, Operation, Walk, register

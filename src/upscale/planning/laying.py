@@ -15,11 +15,10 @@ from functools import partial, singledispatchmethod
 
 import numpy as np
 
-from upscale.channels import Positions
+from upscale.channels import Parameter, Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import Liveness, Want, tied_lines
 from upscale.flow.relations import GRID, Absorb, Carry, Fold, Line, Pass, Reduce, Relation, Select
-from upscale.names import Parameter
 from upscale.planning.layouts import Found, Layouts, is_slice, places, rooted
 from upscale.planning.orders import Orders
 

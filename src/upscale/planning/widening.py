@@ -16,11 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Positions
+from upscale.channels import Parameter, Positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness
 from upscale.flow.relations import Line, Reduce
-from upscale.names import Parameter
 from upscale.planning.layouts import Layouts
 from upscale.targets.prices import WORTH_IT
 from upscale.targets.target import Fetched, Pricing

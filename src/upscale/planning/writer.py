@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from upscale.channels import Positions
+from upscale.channels import Parameter, Positions, by_name
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.relations import GRID, HeadGrid, Line, Pass, Reduce
 from upscale.lowering.lowered import Lowered
-from upscale.names import Parameter, by_name
 from upscale.planning.laying import Draft, Join, Laid, Wanted, lay_out
 from upscale.planning.layouts import Layouts, runs
 from upscale.planning.plan import (

@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx, nn
 
 from upscale import masking, oracle
-from upscale.api import export
+from upscale.api import export, plan_for
 from upscale.errors import (
     AmountWarning,
     BatchError,
@@ -21,7 +21,7 @@ from upscale.errors import (
 )
 from upscale.model.accepting import ordinary_tensors
 from upscale.model.batches import each_batch, recalibrate
-from upscale.pipeline import plan_for
+from upscale.model.layers import check_fits
 from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
 from upscale.recovery.recover import recover as refit
@@ -115,7 +115,7 @@ def prune(
     job = _Job(subject, way, verify, selection or Selection(kept={}))
     mend = _mender(model, recover, options.get("data") or (), tell)
     if amount is None:
-        masking.check(subject.model, job.selection)
+        check_fits(subject.model, job.selection)
         drawn = _settled(job, 1, tune, mend)
     else:
         if isinstance(amount, Latency):

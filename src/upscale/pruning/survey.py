@@ -9,16 +9,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from upscale.api import plan_for
 from upscale.capture import Captured
-from upscale.channels import Flags, positions
+from upscale.channels import Flags, Parameter, positions
 from upscale.errors import AmountWarning
 from upscale.flow.channel_flow import ChannelFlow, Frozen
 from upscale.flow.liveness import find_live
 from upscale.flow.relations import Line, Reduce
 from upscale.model.accepting import ordinary_tensors
 from upscale.model.layers import columns, layers, weight_of
-from upscale.names import Parameter
-from upscale.pipeline import plan_for
 from upscale.planning import Way
 from upscale.selected.amounts import Amount
 from upscale.selected.selection import Selection

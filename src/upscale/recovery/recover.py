@@ -19,7 +19,7 @@ from upscale.capture import Captured, Example, OwnDraws, tensors_in
 from upscale.errors import BatchError, RecoveryError, RecoveryWarning
 from upscale.model.accepting import ordinary_tensors
 from upscale.model.batches import Batch, batches_of, evaluating
-from upscale.model.layers import weight_names
+from upscale.model.layers import check_fits, weight_names
 from upscale.recovery.refitting import Refit, Refitting, few_rows
 from upscale.recovery.shelf import MEMORY, Shelf
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
@@ -114,7 +114,7 @@ def recover(
         subject = Subject.of(model, example)
         aim = subject if towards is None else Subject.of(towards, example)
     for each in selections:
-        masking.check(subject.model, each)
+        check_fits(subject.model, each)
     outputs = [each for each in selections if each.side == "output"]
     pruned = masking.hold_outputs(subject.model, subject.masks)
     pruned = masking.masked_by(pruned, outputs, lambda: subject.norms).eval()

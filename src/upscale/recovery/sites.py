@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from upscale.capture import Call, Captured, Ref
+from upscale.channels import Parameter
 from upscale.model.layers import stock_class
-from upscale.names import Parameter
 from upscale.recovery.geometry import Geometry, convolution, transposed
 
 CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from upscale import masking, oracle
+from upscale import oracle
 from upscale.capture import Captured, Example
 from upscale.errors import CaptureError, ExampleError, PlanError
-from upscale.model.layers import KINDS, column_axis, weight_names, weight_of
+from upscale.model.layers import KINDS, check_fits, column_axis, weight_names, weight_of
 from upscale.planning import Plan
 from upscale.selected.selection import Selection
 from upscale.tools.grouping import grouped
@@ -85,7 +85,7 @@ def _masked(model: nn.Module, plan: Plan, example: Example) -> nn.Module:
         if name in plan.kept
     }
     selection = Selection(kept=kept)
-    masking.check(model, selection)
+    check_fits(model, selection)
     for name, channels in plan.masks.after.items():
         width = _outputs(model.get_submodule(name))
         if not all(0 <= channel < width for channel in channels):

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from upscale import masking
 from upscale.capture import Captured, Configuration, Example, capture, configuration
-from upscale.capture.fingerprint import FORMAT, difference, made_for
+from upscale.capture.fingerprint.digests import FORMAT, difference, made_for
+from upscale.channels import Parameter
 from upscale.errors import PlanError, UpscaleError
 from upscale.model.layers import tensors
-from upscale.names import Parameter
 from upscale.planning import Plan
 from upscale.planning.plan import origin_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -153,50 +153,22 @@ class Selection:
         given = (dict(self.kept), self.side, self.after, dict(self.windows), self.reached)
         return Selection, given
 
-    def _both(self, other: Selection) -> list[tuple[str, tuple[set[int], set[int]]]]:
+    def _both(self, other: object) -> list[tuple[str, tuple[set[int], set[int]]]]:
         """What this selection and one like it keep of each layer that both name."""
-        check_kind(other)
+        if not isinstance(other, Selection):
+            raise no_selection(other)
         if (self.side, self.after) != (other.side, other.after):
             raise SelectionError("selections of different sides cannot be put together")
         theirs = other.kept
         return [(n, (set(own), set(theirs[n]))) for n, own in self.kept.items() if n in theirs]
 
 
-def check_kind(selection: object) -> None:
-    """Raise unless given a selection."""
-    if not isinstance(selection, Selection):
-        raise SelectionError(
-            f"expected a Selection, not {type(selection).__name__}; make one of a dict by "
-            "Selection(kept={'layer': [0, 1]}, side='input')"
-        )
-
-
-def check_selection(
-    selection: Selection, sizes: Mapping[str, int], shared: Mapping[str, str]
-) -> None:
-    """Raise unless a selection fits layers with the given numbers of channels.
-
-    `shared` gives every layer the name of its weight: layers that share one must agree.
-    """
-    owners: dict[str, str] = {}
-    for layer, kept in [*selection.kept.items(), *selection.windows.items()]:
-        indices = tuple(kept)
-        if layer not in sizes:
-            raise SelectionError(
-                f"there is no convolution or linear layer named {layer!r}{_hint(layer, sizes)}"
-            )
-        if indices and indices[-1] >= sizes[layer]:
-            raise SelectionError(
-                f"{layer} has {sizes[layer]} {selection.side} channels; kept index "
-                f"{indices[-1]} is out of range 0..{sizes[layer] - 1}"
-            )
-        owner = owners.setdefault(shared[layer], layer)
-        for lists in (selection.kept, selection.windows):
-            if lists.get(owner) != lists.get(layer):
-                raise SelectionError(
-                    f"{owner} and {layer} share one weight but keep different channels; "
-                    "give both the same list"
-                )
+def no_selection(given: object) -> SelectionError:
+    """What is raised if something else is given for a selection."""
+    return SelectionError(
+        f"expected a Selection, not {type(given).__name__}; make one of a dict by "
+        "Selection(kept={'layer': [0, 1]}, side='input')"
+    )
 
 
 def _frozen(lists: Kept, what: str) -> Kept:
@@ -219,9 +191,3 @@ def _indices(layer: object, kept: Iterable[int]) -> tuple[int, ...]:
         if one == other:
             raise SelectionError(f"{layer}: kept index {one} appears twice; list it once")
     return tuple(indices)
-
-
-def _hint(layer: str, sizes: Mapping[str, int] | Sequence[str]) -> str:
-    tail = layer.rsplit(".", 1)[-1]
-    near = [name for name in sizes if name.endswith(tail) or layer in name][:3]
-    return f"; did you mean {', '.join(near)}?" if near else ""

@@ -14,12 +14,11 @@ from math import prod
 
 import numpy as np
 
-from upscale.channels import Flags
+from upscale.channels import Flags, Parameter
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.liveness import Liveness, find_live
 from upscale.flow.relations import Reduce
 from upscale.lowering.lowered import Lowered
-from upscale.names import Parameter
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from upscale.capture import Example
+from upscale.channels import Parameter
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.segments import carried_classes
 from upscale.model.batches import Batch
 from upscale.model.layers import copied
-from upscale.names import Parameter
 from upscale.recovery.curves import curves_of
 from upscale.selection.importance import Study, importance_of, score
 from upscale.selection.options import Options

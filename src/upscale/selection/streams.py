@@ -17,13 +17,12 @@ from itertools import chain
 
 import numpy as np
 
-from upscale.channels import Flags, Positions, positions
+from upscale.channels import Flags, Parameter, Positions, positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import find_live, wants_of
 from upscale.flow.segments import carried_classes
 from upscale.flow.untying import untied, written_anew
 from upscale.lowering.lowered import Lowered
-from upscale.names import Parameter
 from upscale.planning import Plan, Way, make_plan
 from upscale.planning.orders import find_streams, fixed_streams
 from upscale.selection.scoring import Scores

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture.captured import Captured
+from upscale.capture.captured import Captured, home
 from upscale.capture.fingerprint.normal_form import normal_form
-from upscale.capture.node_queries import source_line
-from upscale.capture.origin import home
+from upscale.capture.tracer import source_line
 
 FORMAT = 2
 

@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 from upscale.capture.captured import Call, Captured, Ref, schema_of
 from upscale.capture.fingerprint import spelling
 from upscale.capture.fingerprint.size_names import Sizes
-from upscale.names import Parameter
+from upscale.channels import Parameter
 
 
 @dataclass(frozen=True, slots=True)
