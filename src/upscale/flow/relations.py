@@ -36,7 +36,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from upscale.channels import Flags, Positions
+from upscale.channels import Flags, Positions, distinct
 from upscale.flow.classes import Classes
 from upscale.names import Parameter
 
@@ -145,7 +145,7 @@ class Pass(_Relates):
             needed[:] = True
         for line in self.reads:
             if line in live:
-                live[line][:] |= needed
+                np.logical_or(live[line], needed, out=live[line])
 
     def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
         """The same positions of every line."""
@@ -218,7 +218,7 @@ class Fold(_OfOneLine):
 class Carry(_OfOneLine):
     """The line read merges with neighbouring axes (flatten): `outer` × channels × `inner`.
 
-    Features are classes of their own, which follow their channels (`carried_classes`).
+    Features are classes of their own, which follow their channels (`ChannelFlow.carried`).
 
     Two channels of 2 × 1 pixels become four features: 0 and 1 are of channel 0, 2 and 3 of 1.
 
@@ -354,7 +354,7 @@ class Select(_Relates):
     def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
         """What the needed positions are taken from."""
         needed = np.flatnonzero(live[self.out])
-        return np.unique(self.position[needed[self.operand[needed] == index]]), False
+        return distinct(self.position[needed[self.operand[needed] == index]]), False
 
     def followed(self, origin: Positions) -> Positions | None:
         """A part of one line: its positions follow those they are taken from."""

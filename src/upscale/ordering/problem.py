@@ -89,7 +89,7 @@ def _as_weight(weight: float, at: int) -> float:
 def as_indices(members: Collection[int], at: int) -> NDArray[np.int64]:
     """The channels of set number `at` as an array, in no particular order."""
     try:
-        indices = np.array(list(members))
+        indices = np.asarray(members if isinstance(members, np.ndarray) else list(members))
     except (TypeError, ValueError):
         indices = np.array("not channels")
     if not indices.size:

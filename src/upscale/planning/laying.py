@@ -17,7 +17,7 @@ import numpy as np
 
 from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
-from upscale.flow.liveness import Liveness, Want, tied_lines
+from upscale.flow.liveness import Liveness, Want
 from upscale.flow.relations import GRID, Absorb, Carry, Fold, Line, Pass, Reduce, Relation, Select
 from upscale.names import Parameter
 from upscale.planning.layouts import Found, Layouts, is_slice, places, rooted
@@ -48,7 +48,8 @@ class Ahead:
 
         A sum that was split adds a part of the line; then what is added comes first.
         """
-        origin = np.arange(self._flow.sizes[line])
+        size = self._flow.sizes[line]
+        origin = np.arange(size)
         while (relation := self._reader(line)) is not None:
             followed = relation.followed(origin)
             if followed is None or relation.out is None:
@@ -58,7 +59,7 @@ class Ahead:
             for other in others:
                 met = self._met(other, wanted, layouts)
                 if met is not None:
-                    return _first(origin[met], layout)
+                    return _first(origin[met], layout, size)
             if others:
                 return layout
             line, origin = relation.out, followed
@@ -97,6 +98,8 @@ class Ahead:
             (line,) = part.reads
         if layouts.joins(line):
             return None
+        if there is wanted:
+            return layouts.arrange(line, wanted)
         held = there >= 0
         arranged = layouts.arrange(line, np.unique(there[held]))
         place = np.full(len(there), len(arranged))
@@ -104,12 +107,15 @@ class Ahead:
         return wanted[np.argsort(place, kind="stable")]
 
 
-def _first(channels: Positions, layout: Positions) -> Positions:
+def _first(channels: Positions, layout: Positions, size: int) -> Positions:
     """A layout with the given channels first, as far as it has them; each once."""
-    first = channels[np.isin(channels, layout)]
-    if len(np.unique(first)) < len(first):
-        return layout
-    return np.concatenate((first, layout[~np.isin(layout, first)]))
+    held = np.zeros(size + 1, dtype=bool)  # one more for -1, which is no channel
+    held[layout] = True
+    first = channels[held[channels]]
+    held[first] = False
+    rest = layout[held[layout]]
+    # A channel that comes twice would be counted twice.
+    return np.concatenate((first, rest)) if len(first) + len(rest) == len(layout) else layout
 
 
 # The positions of each line that a step reads, in order; of parameters, those it keeps.
@@ -187,7 +193,7 @@ class _Laying:
         self._layers: dict[str, list[Reduce]] = defaultdict(list)
         for step, layer in draft.flow.layers:
             self._layers[step.node].append(layer)
-        self._leader = {line: group[0] for group in tied_lines(draft.flow) for line in group[1:]}
+        self._leader = {line: group[0] for group in draft.flow.tied for line in group[1:]}
         self._agreed: dict[Line, Positions] = {}
         self._forced: dict[Line, Positions] = {}
         self._columns: dict[str, Positions] = {}

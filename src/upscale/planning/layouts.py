@@ -43,6 +43,11 @@ def is_slice(indices: Positions) -> bool:
     return len(indices) <= 1 or bool((np.diff(indices) == 1).all())
 
 
+def same(one: Positions, other: Positions) -> bool:
+    """Whether positions are the same, in the same order; most that are are one array."""
+    return one is other or np.array_equal(one, other)
+
+
 def places(layout: Positions, size: int) -> Positions:
     """Where each position stands in a layout; -1 for those that are not in it.
 
@@ -86,11 +91,14 @@ class Layouts:
         self._physical: dict[Line, Positions] = {}
         self._places: dict[Line, Positions] = {}
         self._selects: dict[Line, Select] = {}
+        self._seen: dict[Line, Found] = {}
 
     def put(self, line: Line, layout: Positions) -> None:
         """Say which positions a line holds, in order."""
         self._physical[line] = layout
-        self._places[line] = places(layout, self._flow.sizes[line])
+        self._places.pop(line, None)
+        if line in self._selects:
+            self._seen.clear()
 
     def look_through(self, relation: Select) -> None:
         """Say that a line is a selection from others."""
@@ -123,21 +131,34 @@ class Layouts:
         """Follow wanted positions through selections to the lines that hold them."""
         if not self.is_select(line):
             return Found((line,), np.zeros_like(wanted), wanted)
-        select = self._selects[line]
+        seen = self._seen_through(line)
+        ways = seen.root[wanted]
         roots: dict[Line | None, int] = {}
-        root = np.empty_like(wanted)
-        position = np.empty_like(wanted)
-        for index in np.unique(select.operand[wanted]).tolist():
-            mine = select.operand[wanted] == index
-            if index < 0:
-                root[mine] = roots.setdefault(None, len(roots))
-                position[mine] = -1
-                continue
-            inner = self.find(select.reads[index], select.position[wanted[mine]])
-            numbers = np.array([roots.setdefault(r, len(roots)) for r in inner.roots])
-            root[mine] = numbers[inner.root]
-            position[mine] = inner.position
-        return Found(tuple(roots), root, position)
+        number = np.zeros(len(seen.roots), dtype=np.int64)
+        for way in np.flatnonzero(np.bincount(ways, minlength=len(number))).tolist():
+            number[way] = roots.setdefault(seen.roots[way], len(roots))
+        return Found(tuple(roots), number[ways], seen.position[wanted])
+
+    def _seen_through(self, line: Line) -> Found:
+        """Where all positions of a selection lie; a line reached in two ways comes twice."""
+        if line not in self._seen:
+            select, roots = self._selects[line], list[Line | None]()
+            root, position = np.empty_like(select.operand), np.full_like(select.operand, -1)
+            for index in sorted(set(select.operand.tolist())):
+                mine = select.operand == index
+                inner, there = None if index < 0 else select.reads[index], select.position[mine]
+                if inner is not None and self.is_select(inner):
+                    found = self._seen_through(inner)
+                    root[mine], position[mine] = (
+                        len(roots) + found.root[there],
+                        found.position[there],
+                    )
+                    roots += found.roots
+                else:
+                    root[mine], position[mine] = len(roots), -1 if inner is None else there
+                    roots.append(inner)
+            self._seen[line] = Found(tuple(roots), root, position)
+        return self._seen[line]
 
     def anchor(self, line: Line, live: Mapping[Line, Flags]) -> Line:
         """A line of a tensor that has the shape of this one's value, but for the line itself."""
@@ -149,11 +170,18 @@ class Layouts:
 
     def place(self, line: Line, wanted: Positions) -> Positions:
         """The places in a physical line of positions it holds."""
-        self.of(line)
+        if line not in self._places:
+            self._places[line] = places(self.of(line), self._flow.sizes[line])
         return self._places[line][wanted]
 
     def arrange(self, line: Line, wanted: Positions) -> Positions:
         """The wanted positions in the order in which they lie in memory."""
+        if not self.is_select(line):
+            layout, asked = self.of(line), np.zeros(self._flow.sizes[line], dtype=bool)
+            asked[wanted] = True
+            asked = asked[layout]
+            if np.count_nonzero(asked) == len(wanted):
+                return layout if len(layout) == len(wanted) else layout[asked]
         found = self.find(line, wanted)
         key = np.empty_like(wanted)
         for number, root in enumerate(found.roots):
@@ -175,6 +203,8 @@ def rooted(classes: Positions, live: Flags, rank: Positions | None, *, nested: b
     if rank is None:
         return positions
     key = rank[classes[positions]]
+    if (classes[1:] > classes[:-1]).all():  # each occurs once
+        return positions[np.argsort(key, kind="stable")]
     turn = occurrences(classes)[positions]
     order = np.lexsort((turn, key)) if nested else np.lexsort((key, turn))
     return positions[order]

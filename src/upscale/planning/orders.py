@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Places, Positions, positions
+from upscale.channels import Places, Positions, distinct, positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.classes import Classes
 from upscale.flow.liveness import Liveness, Want
 from upscale.flow.relations import Line
-from upscale.flow.segments import carried_classes
-from upscale.ordering import solve
+from upscale.ordering import Ordering, solve
 from upscale.planning.layouts import Layouts
 
 # A run more in a concatenation that copies anyway is nearly free next to a copy of its own.
@@ -44,59 +43,76 @@ class Orders:
     lower_bound: float = 0.0
 
 
+# What is solved of a family: its sets as bytes, by places in their stream, their weights, and the
+# seconds it was given; a draft that cuts streams elsewhere asks for most of them again.
+Solved = dict[tuple[tuple[bytes, ...], tuple[float, ...], float], Ordering]
+
+
 def order_classes(
     flow: ChannelFlow,
     live: Liveness,
     wants: Sequence[Want],
     order: str,
     sets: Iterable[Weighed] | None = None,
+    solved: Solved | None = None,
 ) -> Orders:
     """Order every class of channels whose order is free.
 
     Classes that one layer computes are ordered together. Where one of them stands in a tensor
-    whose order is given, all stay in their own. `sets` replaces what the wants ask for.
+    whose order is given, all stay in their own. `sets` replaces what the wants ask for; what is
+    `solved` already is not solved again.
     """
+    places, solved = Places.none(flow.class_count), {} if solved is None else solved
     if order == "none":
-        return Orders(Places.none(flow.class_count))
-    carried = carried_classes(flow)
+        return Orders(places)
     stream_of = find_streams(flow, live)
-    fixed = fixed_streams(flow, stream_of, wants)
-    sets_of: dict[int, dict[frozenset[int], float]] = defaultdict(lambda: defaultdict(float))
+    # All classes, stream by stream, and where each stands there.
+    grouped = np.argsort(stream_of, kind="stable")
+    start = np.searchsorted(stream_of[grouped], np.arange(len(grouped)))
+    rank = np.empty_like(grouped)
+    rank[grouped] = np.arange(len(grouped)) - start[stream_of[grouped]]
+    sets_of: dict[int, dict[bytes, float]] = defaultdict(lambda: defaultdict(float))
     costly: set[int] = set()
-    asked = _weighed(flow, live, wants, carried) if sets is None else sets
-    for channels, weight, joined in asked:
+    for channels, weight, joined in _weighed(flow, live, wants) if sets is None else sets:
+        if not len(channels):
+            continue
         own = stream_of[channels]
-        together = np.unique(own).tolist()
+        together = _distinct(own)
         if joined or len(together) > 1:
             weight *= CONCATENATED
         elif weight:
             costly.update(together)
         for stream in together:
-            members = channels[own == stream]
-            sets_of[stream][frozenset(members.tolist())] += weight * len(members)
-    places = Places.none(flow.class_count)
+            members = channels if len(together) == 1 else channels[own == stream]
+            sets_of[stream][distinct(rank[members]).tobytes()] += weight * len(members)
     cost = bound = 0.0
-    for stream in sorted(sets_of.keys() - fixed):
-        family = sets_of[stream]
+    for stream in sorted(sets_of.keys() - fixed_streams(flow, stream_of, wants)):
         seconds = SECONDS if stream in costly else SECONDS_IF_CONCATENATED
-        solved = solve(list(family), list(family.values()), method=order, time_limit=seconds)
-        channels = positions(solved.order)
+        family = (tuple(sets_of[stream]), tuple(sets_of[stream].values()), seconds)
+        if family not in solved:
+            members = [np.frombuffer(each, dtype=np.int64) for each in family[0]]
+            solved[family] = solve(members, family[1], method=order, time_limit=seconds)
+        channels = grouped[start[stream] + positions(solved[family].order)]
         places.stream[channels], places.place[channels] = stream, np.arange(len(channels))
-        cost, bound = cost + solved.cost, bound + solved.lower_bound
+        cost, bound = cost + solved[family].cost, bound + solved[family].lower_bound
     return Orders(places, cost, bound)
+
+
+def _distinct(numbers: Positions) -> list[int]:
+    """The different numbers, ascending; in most arrays it is one."""
+    if (numbers == numbers[0]).all():
+        return [int(numbers[0])]
+    return sorted(set(numbers.tolist()))
 
 
 def windows_read(
     flow: ChannelFlow, live: Liveness, read: Mapping[str, Positions]
 ) -> Iterator[Weighed]:
     """What each layer reads, as sets that want to be contiguous, all alike."""
-    carried = carried_classes(flow)
     for step, relation in flow.layers:
         if step.node in live.steps and not relation.channelwise:
             wanted, _ = relation.wants(0, live.lines, read)
-            channels = _channels(flow, relation.read, wanted, carried)
-            if len(channels):
-                yield channels, 1.0, False
+            yield _channels(flow, relation.read, wanted), 1.0, False
     # What no layer reads here may still be needed, behind a cut.
     for line in _computed_lines(flow):
         yield flow.classes[line][live.lines[line]], 0.0, False
@@ -104,7 +120,7 @@ def windows_read(
 
 def fixed_streams(flow: ChannelFlow, stream_of: Positions, wants: Sequence[Want]) -> set[int]:
     """The streams whose order is given."""
-    given = [*_fixed(flow, wants, carried_classes(flow)), np.empty(0, dtype=np.int64)]
+    given = [*_fixed(flow, wants), np.empty(0, dtype=np.int64)]
     return set(stream_of[np.concatenate(given)].tolist())
 
 
@@ -118,9 +134,7 @@ def find_streams(flow: ChannelFlow, live: Liveness) -> Positions:
     return streams.find(classes)
 
 
-def _weighed(
-    flow: ChannelFlow, live: Liveness, wants: Sequence[Want], carried: Mapping[int, int]
-) -> Iterator[Weighed]:
+def _weighed(flow: ChannelFlow, live: Liveness, wants: Sequence[Want]) -> Iterator[Weighed]:
     """The sets that want to be contiguous, by what their copies would write."""
     seen_through = Layouts(flow)
     for _, relation in flow.selects:
@@ -132,13 +146,12 @@ def _weighed(
         found = seen_through.find(want.line, want.positions)
         weight = flow.nbytes[want.line.value] / max(1, flow.sizes[want.line])
         alive = live.lines.get(want.line)
-        whole = alive is not None and len(want.positions) == alive.sum()
+        whole = alive is not None and len(want.positions) == np.count_nonzero(alive)
         if found.roots == (want.line,) and whole:
             weight = 0.0  # the whole tensor is read, in whatever order it is
         for number, root in enumerate(found.roots):
-            channels = _channels(flow, root, found.position[found.root == number], carried)
-            if len(channels):
-                yield channels, weight, len(found.roots) > 1 or root in anew
+            mine = found.position[found.root == number]
+            yield _channels(flow, root, mine), weight, len(found.roots) > 1 or root in anew
 
 
 def _put_together(flow: ChannelFlow, seen_through: Layouts) -> Iterator[Line]:
@@ -152,16 +165,14 @@ def _put_together(flow: ChannelFlow, seen_through: Layouts) -> Iterator[Line]:
                 yield relation.out
 
 
-def _channels(
-    flow: ChannelFlow, line: Line | None, positions: Positions, carried: Mapping[int, int]
-) -> Positions:
+def _channels(flow: ChannelFlow, line: Line | None, positions: Positions) -> Positions:
     """The classes of channels at positions of a line; features count as their channels."""
     if line is None or line not in flow.classes:
         return np.empty(0, dtype=np.int64)
     classes = flow.classes[line][positions]
-    if carried:
-        return np.array([carried.get(c, c) for c in classes.tolist()], dtype=np.int64)
-    return classes
+    if not flow.carried:
+        return classes
+    return np.array([flow.carried.get(c, c) for c in classes.tolist()], dtype=np.int64)
 
 
 def _computed_lines(flow: ChannelFlow) -> Iterator[Line]:
@@ -169,9 +180,7 @@ def _computed_lines(flow: ChannelFlow) -> Iterator[Line]:
     return (relation.out for _, relation in flow.layers if not relation.channelwise)
 
 
-def _fixed(
-    flow: ChannelFlow, wants: Sequence[Want], carried: Mapping[int, int]
-) -> Iterator[Positions]:
+def _fixed(flow: ChannelFlow, wants: Sequence[Want]) -> Iterator[Positions]:
     """Classes of lines whose order is given, or needed as it is."""
     made = {relation.out for step in flow.steps for relation in step.relations}
     given = [line for line in flow.classes if line not in made]
@@ -181,7 +190,7 @@ def _fixed(
         if relation.groups > 1 and not relation.channelwise
     ]
     for line in given:
-        yield _channels(flow, line, np.arange(flow.sizes[line]), carried)
+        yield _channels(flow, line, np.arange(flow.sizes[line]))
     for want in wants:
         if want.pinned:
-            yield _channels(flow, want.line, want.positions, carried)
+            yield _channels(flow, want.line, want.positions)

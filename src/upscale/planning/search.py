@@ -19,7 +19,7 @@ from upscale.flow.liveness import Liveness, columns_of, find_live, wants_of
 from upscale.flow.untying import Cut, copied, untied, written_anew
 from upscale.lowering.lowered import Lowered
 from upscale.planning.laying import Draft
-from upscale.planning.orders import order_classes, windows_read
+from upscale.planning.orders import Solved, order_classes, windows_read
 from upscale.planning.plan import Plan
 from upscale.planning.widening import widen
 from upscale.planning.writer import Written, finished, measured, write
@@ -97,10 +97,11 @@ class _Search:
         """The plan whose order copies least; a copy that is made anyway may change the order."""
         live = find_live(self._flow, kept)
         wants = wants_of(self._flow, live, kept)
+        solved: Solved = {}
 
         def written(cuts: frozenset[Cut]) -> Written:
             flow = untied(self._flow, cuts) if cuts else self._flow
-            orders = order_classes(flow, live, wants, self._order)
+            orders = order_classes(flow, live, wants, self._order, solved=solved)
             return self.written(Draft(flow, kept, live, wants, orders, self._order))
 
         best, cuts = written(frozenset()), frozenset[Cut]()

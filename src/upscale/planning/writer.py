@@ -16,7 +16,7 @@ from upscale.flow.relations import GRID, HeadGrid, Line, Pass, Reduce
 from upscale.lowering.lowered import Lowered
 from upscale.names import Parameter, by_name
 from upscale.planning.laying import Draft, Join, Laid, Wanted, lay_out
-from upscale.planning.layouts import Layouts, runs
+from upscale.planning.layouts import Layouts, runs, same
 from upscale.planning.plan import (
     Edge,
     GraphChanges,
@@ -236,7 +236,7 @@ class _PlanWriter:
                 self._read(step, value, wanted)
         made = {relation.out.value for relation in step.relations if relation.out is not None}
         for line, positions in wanted.items():
-            if line.value in made and not np.array_equal(positions, layouts.of(line)):
+            if line.value in made and not same(positions, layouts.of(line)):
                 raise PlanError(f"{step.node} would have to rearrange channels within")
 
     def _read(self, step: Step, value: str, wanted: Wanted) -> None:
@@ -252,7 +252,7 @@ class _PlanWriter:
         for line in sorted(lines.union(self._flow.lines.get(value, ()))):
             size, selected = self._flow.sizes[line], self._laid.layouts.is_select(line)
             positions = wanted[line] if line in wanted else np.arange(size)
-            if selected or not np.array_equal(positions, self._laid.layouts.of(line)):
+            if selected or not same(positions, self._laid.layouts.of(line)):
                 if line.axis == GRID and not selected:
                     raise PlanError(f"{step.node} would have to rearrange a computed grid")
                 edge = self._fetching.read(step.node, line, positions)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.segments import carried_classes
 from upscale.model.layers import copied
 from upscale.names import Parameter
 from upscale.selection.importance import Study, importance_of, score
@@ -72,7 +71,7 @@ def norm_scales(
                 classes = flow.classes[passing.out].tolist()
                 for tied, scale in zip(classes, scales[line.value], strict=True):
                     by_class[tied] += float(scale)
-    carried = carried_classes(flow)
+    carried = flow.carried
     by_layer: dict[str, Tensor] = {}
     for _, relation in flow.layers:
         if relation.name not in layers:
