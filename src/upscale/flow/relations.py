@@ -36,8 +36,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from upscale.channels import Flags, Positions, distinct
-from upscale.flow.classes import Classes
+from upscale.channels import Classes, Flags, Positions, distinct
 from upscale.names import Parameter
 
 GRID = -1

@@ -122,12 +122,6 @@ def regrouped(heads: Split, shape: Sequence[int], out: Sequence[int]) -> Split |
     return Split(heads.root, HeadGrid(tuple(axes), tuple(sizes)), heads.positions.reshape(sizes))
 
 
-def spread_alone(call: Call, walk: Walk) -> str | None:
-    """The one value that a call reads, if its channels are spread."""
-    operands = call.reads
-    return operands[0] if len(operands) == 1 and operands[0] in walk.splits else None
-
-
 def stays_spread(walk: Walk, out: str, read: str, axes: tuple[int | None, ...]) -> None:
     """Say that a computed value has its channels spread as one that it is computed from."""
     sizes = walk.splits[read].grid.sizes

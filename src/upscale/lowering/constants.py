@@ -15,7 +15,7 @@ from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.known import Known
 from upscale.flow.relations import Line, Reduce, Relation
 from upscale.ops.operands import Operands
-from upscale.ops.table import facets
+from upscale.ops.table import OPERATIONS
 
 
 def find_constants(
@@ -63,7 +63,7 @@ class _Constants:
             self.lines[relation.out] = known
 
     def _computed(self, relation: Relation, size: int, call: Call) -> Known:
-        facts = facets(call.op)
+        facts = OPERATIONS[call.op]
         made = Known.zeros_at(self._zero_by_parameters(relation, call), size)
         meets = any(line in self.lines for line in relation.reads)
         if facts.constants is None or relation.mixes or not meets:
@@ -92,7 +92,7 @@ class _Constants:
         lines: list[Line] = []
         if isinstance(relation, Reduce):
             lines = list(relation.cuts)
-        elif facets(call.op).normalises:
+        elif OPERATIONS[call.op].normalises:
             lines = [Line(value, 0) for value in call.named("weight", "bias")]
         if not lines or not all(line in self.zeroed for line in lines):
             return np.empty(0, dtype=np.int64)

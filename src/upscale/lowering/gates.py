@@ -29,7 +29,7 @@ from upscale.lowering.scaled import Scaled, find_scaled
 from upscale.model.layers import KINDS, computes_weight, stock_class
 from upscale.names import Parameter, derived
 from upscale.ops.layers import pads
-from upscale.ops.table import facets
+from upscale.ops.table import OPERATIONS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +154,7 @@ class _Finder:
         if more or len(step.makes) > 1 or not isinstance(relation, Pass):
             return None
         call = self._call(step, relation.out)
-        scales = facets(call.op).normalises and not call.arguments.get("training")
+        scales = OPERATIONS[call.op].normalises and not call.arguments.get("training")
         own = isinstance(norm, _BatchNorm) and norm.running_var is not None
         stock = stock_class(norm) is not None
         plain = stock and not norm._forward_hooks and relation.out.axis == line.axis

@@ -12,7 +12,7 @@ from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.known import Known, Numbers
 from upscale.flow.relations import Line, Pass, Relation
 from upscale.ops.pointwise import drops
-from upscale.ops.table import facets
+from upscale.ops.table import OPERATIONS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ class _Products:
         if not isinstance(relation, Pass) or relation.whole:
             return
         call = self._captured.observed[node].making(relation.out.value)
-        operation = facets(call.op)
+        operation = OPERATIONS[call.op]
         if operation.broadcasts and self._aligned(relation.out, *relation.reads):
             self._expanded[relation.out] = relation.reads[0]
         elif operation.multiplies and len(relation.reads) == len(call.reads) == 2:

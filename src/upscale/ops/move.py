@@ -28,7 +28,7 @@ def movement(lines: FlowRule, spread: SpreadRule | None = None) -> FlowRule:
     def moves(call: Call, walk: Walk) -> None:
         if call.arguments.get("dtype") is not None:
             raise Declined("it reads the bits of another type")
-        value = spreading.spread_alone(call, walk)
+        value = walk.spread_alone(call)
         if value is None:
             lines(call, walk)
         elif spread is None:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Places, Positions, distinct, positions
+from upscale.channels import Classes, Places, Positions, distinct, positions
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.classes import Classes
 from upscale.flow.liveness import Liveness, Want
 from upscale.flow.relations import Line
 from upscale.ordering import Ordering, solve
