@@ -74,12 +74,3 @@ class Classes:
 def positions(indices: Sequence[int] | range) -> Positions:
     """The given indices as an array of positions."""
     return np.fromiter(indices, dtype=np.int64, count=len(indices))
-
-
-def distinct(numbers: Positions) -> Positions:
-    """The different numbers, ascending; in most arrays they are so already.
-
-    >>> distinct(np.array([4, 1, 4])).tolist()
-    [1, 4]
-    """
-    return numbers if (numbers[1:] > numbers[:-1]).all() else np.unique(numbers)

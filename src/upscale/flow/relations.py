@@ -36,7 +36,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from upscale.channels import Classes, Flags, Positions, distinct
+from upscale.channels import Classes, Flags, Positions
 from upscale.names import Parameter
 
 GRID = -1
@@ -353,7 +353,7 @@ class Select(_Relates):
     def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
         """What the needed positions are taken from."""
         needed = np.flatnonzero(live[self.out])
-        return distinct(self.position[needed[self.operand[needed] == index]]), False
+        return np.unique(self.position[needed[self.operand[needed] == index]]), False
 
     def followed(self, origin: Positions) -> Positions | None:
         """A part of one line: its positions follow those they are taken from."""

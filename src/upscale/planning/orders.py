@@ -3,6 +3,8 @@
 A stream is the classes that one layer computes together: they have one order. Say two layers
 read a stream of four channels, one {0, 2} and the other {2, 3}: the order 0 2 3 1 lets both read
 slices. The solver finds it; here the sets are collected and weighed by what a copy would write.
+
+A line that is added to another may have that one's order instead: `Ahead` looks for it.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Classes, Places, Positions, distinct, positions
+from upscale.channels import Classes, Places, Positions, positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness, Want
-from upscale.flow.relations import Line
+from upscale.flow.relations import GRID, Line, Relation
+from upscale.names import Parameter
 from upscale.ordering import Ordering, solve
-from upscale.planning.layouts import Layouts
+from upscale.planning.layouts import Layouts, places
 
 # A run more in a concatenation that copies anyway is nearly free next to a copy of its own.
 CONCATENATED = 1e-6
@@ -61,9 +64,9 @@ def order_classes(
     whose order is given, all stay in their own. `sets` replaces what the wants ask for; what is
     `solved` already is not solved again.
     """
-    places, solved = Places.none(flow.class_count), {} if solved is None else solved
+    found, solved = Places.none(flow.class_count), {} if solved is None else solved
     if order == "none":
-        return Orders(places)
+        return Orders(found)
     stream_of = find_streams(flow, live)
     # All classes, stream by stream, and where each stands there.
     grouped = np.argsort(stream_of, kind="stable")
@@ -83,7 +86,7 @@ def order_classes(
             costly.update(together)
         for stream in together:
             members = channels if len(together) == 1 else channels[own == stream]
-            sets_of[stream][distinct(rank[members]).tobytes()] += weight * len(members)
+            sets_of[stream][_ascending(rank[members]).tobytes()] += weight * len(members)
     cost = bound = 0.0
     for stream in sorted(sets_of.keys() - fixed_streams(flow, stream_of, wants)):
         seconds = SECONDS if stream in costly else SECONDS_IF_CONCATENATED
@@ -92,9 +95,9 @@ def order_classes(
             members = [np.frombuffer(each, dtype=np.int64) for each in family[0]]
             solved[family] = solve(members, family[1], method=order, time_limit=seconds)
         channels = grouped[start[stream] + positions(solved[family].order)]
-        places.stream[channels], places.place[channels] = stream, np.arange(len(channels))
+        found.stream[channels], found.place[channels] = stream, np.arange(len(channels))
         cost, bound = cost + solved[family].cost, bound + solved[family].lower_bound
-    return Orders(places, cost, bound)
+    return Orders(found, cost, bound)
 
 
 def _distinct(numbers: Positions) -> list[int]:
@@ -102,6 +105,11 @@ def _distinct(numbers: Positions) -> list[int]:
     if (numbers == numbers[0]).all():
         return [int(numbers[0])]
     return sorted(set(numbers.tolist()))
+
+
+def _ascending(numbers: Positions) -> Positions:
+    """The different numbers, ascending; in most arrays they are so already."""
+    return numbers if (numbers[1:] > numbers[:-1]).all() else np.unique(numbers)
 
 
 def windows_read(
@@ -193,3 +201,97 @@ def _fixed(flow: ChannelFlow, wants: Sequence[Want]) -> Iterator[Positions]:
     for want in wants:
         if want.pinned:
             yield _channels(flow, want.line, want.positions)
+
+
+class Ahead:
+    """Knows who reads each line, and what its channels are added to."""
+
+    def __init__(self, flow: ChannelFlow, live: Liveness) -> None:
+        self._flow, self._live = flow, live
+        self._readers: dict[Line, list[Relation | None]] = defaultdict(list)
+        self._parts = {part.out: part for _, part in flow.selects if len(part.reads) == 1}
+        for step in flow.steps:
+            if step.node not in live.steps or step.shape_only:
+                continue
+            read = set()
+            for relation in step.relations:
+                for line in relation.reads:
+                    self._readers[line].append(relation)
+                    read.add(line)
+            for value in step.reads if step.executed else ():
+                for line in set(flow.lines.get(value, ())) - read:
+                    self._readers[line].append(None)
+
+    def order(self, line: Line, layout: Positions, layouts: Layouts) -> Positions:
+        """A layout for a line, or the same channels in the order of what they are added to.
+
+        A sum that was split adds a part of the line; then what is added comes first.
+        """
+        size = self._flow.sizes[line]
+        origin = np.arange(size)
+        while (relation := self._reader(line)) is not None:
+            followed = relation.followed(origin)
+            if followed is None or relation.out is None:
+                return layout
+            others = self._others(relation, line)
+            wanted = np.flatnonzero(self._live.lines[relation.out])
+            for other in others:
+                met = self._met(other, wanted, layouts)
+                if met is not None:
+                    return _first(origin[met], layout, size)
+            if others:
+                return layout
+            line, origin = relation.out, followed
+        return layout
+
+    def _reader(self, line: Line) -> Relation | None:
+        """What reads a line, if that is one thing."""
+        readers = self._readers[line]
+        if line.axis == GRID or line in self._flow.blocks:
+            return None
+        if len(readers) == 2:
+            # A split sum reads what is added, and then the rest.
+            readers = [each for each in readers if each is not None and each.out in self._parts]
+        return readers[0] if len(readers) == 1 else None
+
+    def _others(self, relation: Relation, line: Line) -> list[Line]:
+        """The other tensors whose channels meet those of a line."""
+        return [
+            read
+            for read in relation.reads
+            if read != line and read in self._flow.classes and not isinstance(read.value, Parameter)
+        ]
+
+    def _met(self, line: Line, wanted: Positions, layouts: Layouts) -> Positions | None:
+        """Wanted positions in the order in which they lie, if that is known yet.
+
+        What the model itself puts together can be put together in any order.
+        """
+        there = wanted
+        while not layouts.knows(line):
+            if line not in self._parts:
+                return None
+            part = self._parts[line]
+            nothing = (there < 0) | (part.operand[there] < 0)
+            there = np.where(nothing, -1, part.position[there])
+            (line,) = part.reads
+        if layouts.joins(line):
+            return None
+        if there is wanted:
+            return layouts.arrange(line, wanted)
+        held = there >= 0
+        arranged = layouts.arrange(line, np.unique(there[held]))
+        place = np.full(len(there), len(arranged))
+        place[held] = places(arranged, self._flow.sizes[line])[there[held]]
+        return wanted[np.argsort(place, kind="stable")]
+
+
+def _first(channels: Positions, layout: Positions, size: int) -> Positions:
+    """A layout with the given channels first, as far as it has them; each once."""
+    held = np.zeros(size + 1, dtype=bool)  # one more for -1, which is no channel
+    held[layout] = True
+    first = channels[held[channels]]
+    held[first] = False
+    rest = layout[held[layout]]
+    # A channel that comes twice would be counted twice.
+    return np.concatenate((first, rest)) if len(first) + len(rest) == len(layout) else layout
