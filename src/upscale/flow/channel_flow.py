@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -100,6 +100,16 @@ class ChannelFlow:
     def selects(self) -> tuple[tuple[Step, Select], ...]:
         """What is taken from elsewhere, each with its step."""
         return tuple((s, r) for s in self.steps for r in s.relations if isinstance(r, Select))
+
+    @cached_property
+    def uses(self) -> Mapping[str, int]:
+        """How many steps read each value that is read."""
+        return Counter(value for step in self.steps for value in step.reads)
+
+    @cached_property
+    def made(self) -> frozenset[str]:
+        """The values that steps hand to others."""
+        return frozenset(value for step in self.steps for value in step.makes)
 
     @cached_property
     def nested(self) -> frozenset[Line]:

@@ -138,11 +138,10 @@ def _hulls(flow: ChannelFlow, places: Places, whole: Mapping[int, int]) -> Itera
 
     What a node makes for itself is as its result needs it.
     """
-    made = {value for step in flow.steps for value in step.makes}
     selected = {relation.out for _, relation in flow.selects}
     for line, classes in flow.classes.items():
         stream = places.stream[classes]
-        if len(stream) and line.value in made and line not in selected and stream.min() >= 0:
+        if len(stream) and line.value in flow.made and line not in selected and stream.min() >= 0:
             streams = {int(stream[0])} if (stream == stream[0]).all() else set(stream.tolist())
             for number in sorted(streams):
                 own = stream == number if len(streams) > 1 else None

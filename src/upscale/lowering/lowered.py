@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from upscale.channels import Positions, positions
+from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.relations import Line
-from upscale.names import Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +81,6 @@ class Lowered:
     renamed: Mapping[str, str] = field(default_factory=dict)
     unreached: frozenset[str] = frozenset()
     fixed: tuple[str, ...] = ()
-
-
-def zeroed_lines(masks: Masks) -> dict[Line, Positions]:
-    """What masks make zero, by the parameters' axes."""
-    return {
-        Line(Parameter(name), axis): positions(zeros)
-        for name, by_axis in masks.zeroed.items()
-        for axis, zeros in by_axis.items()
-    }
 
 
 class Growing:

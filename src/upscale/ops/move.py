@@ -11,8 +11,7 @@ import torch
 
 from upscale.channels import Positions
 from upscale.flow import spread as spreading
-from upscale.flow.numbering import numbers_after
-from upscale.flow.spread import permute_spread, pick_spread, reshape_spread
+from upscale.flow.spread import numbers_after, permute_spread, pick_spread, reshape_spread
 from upscale.names import Parameter
 from upscale.ops.operands import same
 from upscale.ops.pointwise import pointwise

@@ -144,8 +144,8 @@ class _Search:
 
     def _copied_at_additions(self, written: Written) -> frozenset[Cut]:
         """Where a plan copies to add: a copy can bring channels into any order."""
-        edges = ((edge.node, edge.value) for edge in written.graph.edges if edge.copied_bytes)
-        return copied(self._flow, frozenset(edges))
+        copies = [(edge.node, edge.value) for edge in written.graph.edges if edge.copied_bytes]
+        return copied(self._flow, frozenset(copies)) if copies else frozenset()
 
     def widened(self, base: Written) -> Written:
         """The plan, or one in which layers read more than they keep, if that is cheaper."""
@@ -199,11 +199,10 @@ class _Search:
 def _finished(lowered: Lowered, order: str, best: Written) -> Plan:
     """The plan that a draft makes of a lowered flow."""
     flow = lowered.flow
-    read = {value for step in flow.steps for value in step.reads}
     pruned = {layer.name for _, layer in flow.layers}
     kept = by_name(lowered.kept)
     left = sorted(kept.keys() - pruned)
-    unreached = {name for name in left if Parameter(name) not in read} | lowered.unreached
+    unreached = {name for name in left if Parameter(name) not in flow.uses} | lowered.unreached
     return Plan(
         order=order,
         kept={name: tuple(columns.tolist()) for name, columns in kept.items()},
@@ -218,7 +217,7 @@ def _finished(lowered: Lowered, order: str, best: Written) -> Plan:
         ),
         masks=lowered.masks,
         report=Report(
-            stayed=tuple(name for name in left if Parameter(name) in read),
+            stayed=tuple(name for name in left if Parameter(name) in flow.uses),
             unreached=tuple(sorted(unreached)),
             frozen=tuple(step.frozen for step in flow.steps if step.frozen),
             order_cost=best.draft.orders.cost,

@@ -10,7 +10,7 @@ what it fetches and what the wider layer computes more; the cheapest is taken, i
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -69,7 +69,7 @@ def widen(
 
 def _reads(flow: ChannelFlow, live: Liveness) -> Iterator[_Read]:
     """The reads of layers that can be widened: each weight is used once, by its layer alone."""
-    uses = Counter(value for step in flow.steps for value in step.reads)
+    uses = flow.uses
     readers: dict[Line, int] = defaultdict(int)
     passes: dict[Line, Line] = {}
     for step in flow.steps:
