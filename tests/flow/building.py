@@ -18,8 +18,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from upscale.channels import Classes, Flags, Positions, positions
-from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.channels import Flags, Positions, positions
+from upscale.flow.channel_flow import ChannelFlow, Classes, Step
 from upscale.flow.liveness import Liveness, find_live
 from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
 from upscale.names import Parameter

@@ -1,4 +1,5 @@
-"""Channel flow: the steps of a captured model, and what is known of every line. No torch."""
+"""Channel flow: the steps of a captured model, the classes that its lines' positions are of, and
+what is known of every line. No torch."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from upscale.channels import Positions
 from upscale.flow.relations import Carry, Fold, HeadGrid, Line, Pass, Reduce, Relation, Select
@@ -46,6 +49,49 @@ class Step:
     at: str | None = None
 
 
+class Classes:
+    """Classes of positions under merging: a union-find that works on whole lines at once.
+
+    >>> classes = Classes()
+    >>> a, b = classes.fresh(2), classes.fresh(2)
+    >>> classes.merge(a, b)
+    >>> classes.find(b).tolist()
+    [0, 1]
+    """
+
+    def __init__(self) -> None:
+        self._parent = np.arange(1024)
+        self._count = 0
+
+    def fresh(self, size: int) -> Positions:
+        """Classes nobody has yet, one for each of `size` positions."""
+        start, self._count = self._count, self._count + size
+        while self._count > len(self._parent):
+            self._parent = np.concatenate(
+                (self._parent, np.arange(len(self._parent), 2 * len(self._parent)))
+            )
+        return np.arange(start, self._count)
+
+    def find(self, classes: Positions) -> Positions:
+        """The representative of each class: its smallest member."""
+        roots = self._parent[classes]
+        while (higher := self._parent[roots]) is not None and (higher != roots).any():
+            roots = higher
+        self._parent[classes] = roots
+        return roots
+
+    def merge(self, one: Positions, other: Positions) -> None:
+        """Make positions that meet members of one class."""
+        a, b = self.find(one), self.find(other)
+        low, high = np.minimum(a, b)[a != b], np.maximum(a, b)[a != b]
+        while len(high):
+            # Where several pairs give one class a parent, the last wins; the rest go again.
+            self._parent[high] = low
+            again = self._parent[high] != low
+            a, b = self.find(low[again]), self.find(high[again])
+            low, high = np.minimum(a, b)[a != b], np.maximum(a, b)[a != b]
+
+
 class _Sizes(dict[Line, int]):
     """The sizes of lines; of an axis that is none, by its value's shape."""
 
@@ -54,7 +100,8 @@ class _Sizes(dict[Line, int]):
         self._shapes = flow.shapes
 
     def __missing__(self, line: Line) -> int:
-        return self._shapes[line.value][line.axis]
+        self[line] = self._shapes[line.value][line.axis]
+        return self[line]
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from upscale.channels import Classes, Flags, Positions
+from upscale.channels import Flags, Positions
 from upscale.names import Parameter
+
+if TYPE_CHECKING:
+    from upscale.flow.channel_flow import Classes
 
 GRID = -1
 

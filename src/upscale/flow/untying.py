@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from upscale.channels import Classes, Positions
-from upscale.flow.channel_flow import ChannelFlow
+from upscale.channels import Positions
+from upscale.flow.channel_flow import ChannelFlow, Classes
 from upscale.flow.relations import GRID, Line
 
 Cut = tuple[str, Line]

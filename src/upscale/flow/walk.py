@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from upscale.capture import Call
-from upscale.channels import Classes, Positions
+from upscale.channels import Positions
 from upscale.flow import relations
+from upscale.flow.channel_flow import Classes
 from upscale.flow.relations import GRID, HeadGrid, Line, Reduce, Relation
 from upscale.names import Parameter
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Classes, Places, Positions, positions
-from upscale.flow.channel_flow import ChannelFlow
+from upscale.channels import Places, Positions, positions
+from upscale.flow.channel_flow import ChannelFlow, Classes
 from upscale.flow.liveness import Liveness, Want
 from upscale.flow.relations import GRID, Line, Relation
 from upscale.names import Parameter

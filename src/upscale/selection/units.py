@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Classes, Positions, positions
-from upscale.flow.channel_flow import ChannelFlow
+from upscale.channels import Positions, positions
+from upscale.flow.channel_flow import ChannelFlow, Classes
 from upscale.flow.relations import Line
 from upscale.flow.segments import find_segments
 
