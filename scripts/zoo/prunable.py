@@ -11,13 +11,13 @@ from upscale.capture import Captured
 from upscale.channels import Parameter
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.model.layers import layers, weight_names, weight_of
-from upscale.ops.table import facets
+from upscale.ops.table import OPERATIONS
 from upscale.pruning.survey import needed_rows
 
 
 def attends(captured: Captured) -> bool:
     """Whether a model mixes positions by attention; one that does not is a CNN here."""
-    return any(facets(c.op).attends for seen in captured.observed.values() for c in seen.calls)
+    return any(OPERATIONS[c.op].attends for seen in captured.observed.values() for c in seen.calls)
 
 
 def prunable_weights(flow: ChannelFlow) -> frozenset[str]:

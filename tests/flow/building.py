@@ -19,8 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from upscale.channels import Flags, Parameter, Positions, positions
-from upscale.flow.channel_flow import ChannelFlow, Step
-from upscale.flow.classes import Classes
+from upscale.flow.channel_flow import ChannelFlow, Classes, Step
 from upscale.flow.liveness import Liveness, find_live
 from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.flow.building import IMAGE, Building, kept, line, live_of, residual, stream
 from upscale.channels import Places
-from upscale.flow.liveness import find_live, tied_lines
+from upscale.flow.liveness import find_live
 
 
 def test_in_a_chain_a_layer_makes_what_the_next_keeps() -> None:
@@ -149,7 +149,7 @@ def test_layers_that_share_a_weight_make_the_same_channels() -> None:
     net.layer("other", "one", 4, shares="one")
     net.layer("head", "other", 2)
     net.returns("head")
-    assert set(tied_lines(net.flow())) == {(line("one"), line("other"))}  # by weight and bias
+    assert set(net.flow().tied) == {(line("one"), line("other"))}  # by weight and bias
     live = net.live({"one": [0, 1], "head": [3]})
     assert live["one"] == live["other"] == [0, 1, 3]
 

@@ -15,7 +15,7 @@ import upscale
 from upscale.capture import Example
 from upscale.ops.operands import elementwise
 from upscale.ops.pointwise import pointwise
-from upscale.ops.table import OPERATIONS, Operation, facets, register
+from upscale.ops.table import OPERATIONS, Operation, register
 from upscale.verify import compare
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "adding-a-rule.md"
@@ -87,7 +87,7 @@ def test_an_operation_that_is_one_at_zero_is_folded_only_once_its_entry_says_how
 
 def test_every_facet_is_off_until_an_entry_names_it() -> None:
     assert not any(getattr(Operation(), facet.name) for facet in fields(Operation))
-    assert facets("demo::never_registered") == Operation()
+    assert OPERATIONS["demo::never_registered"] == Operation()
 
 
 def test_every_entry_is_for_an_operation_that_torch_has() -> None:

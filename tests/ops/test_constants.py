@@ -20,6 +20,7 @@ from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.known import Known
 from upscale.flow.relations import GRID, Line
 from upscale.lowering.constants import find_constants
+from upscale.lowering.lowered import Masks
 from upscale.ops.table import OPERATIONS
 
 aten = torch.ops.aten
@@ -145,9 +146,8 @@ def constants_of(name: str, numbers: Sequence[float]) -> dict[Line, Known]:
     model, captured, flow = traced(name)
     with torch.no_grad():
         model.norm.bias[CONSTANT] = torch.tensor(numbers, dtype=torch.float64)
-    named = (*model.named_parameters(), *model.named_buffers())
-    zeroed = {Line(f"@conv.{parameter}", 0): CONSTANT for parameter in ("weight", "bias")}
-    return find_constants(captured, flow, {f"@{path}": t for path, t in named}, zeroed, {})
+    zeroed = {f"conv.{parameter}": {0: tuple(CONSTANT)} for parameter in ("weight", "bias")}
+    return find_constants(flow, model, captured, Masks(zeroed=zeroed), {})
 
 
 def run(name: str) -> Mapping[str, Tensor]:

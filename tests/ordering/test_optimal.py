@@ -10,7 +10,7 @@ from upscale.ordering import check, solve
 from upscale.ordering.budget import Budget
 from upscale.ordering.conflicts import find_triples, overlaps, small_conflict
 from upscale.ordering.pqtree import admit_all, loose
-from upscale.ordering.problem import collapse
+from upscale.ordering.solver import collapse
 
 
 def spoilt_family(seed: int, *, channels: int, sets: int, spoilt: int) -> list[set[int]]:

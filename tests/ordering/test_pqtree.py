@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ordering.brute import count_runs
-from upscale.ordering.blocks import arrange
-from upscale.ordering.pqtree import Node, admit, elements, loose
+from upscale.ordering.pqtree import Node, admit, arrange, elements, loose
 
 ELEMENTS = 5
 families = st.lists(st.integers(1, (1 << ELEMENTS) - 1), max_size=5)

@@ -44,6 +44,25 @@ def test_wanted_positions_are_followed_through_selections_to_what_holds_them() -
     assert lying == [(line("a"), 1), (line("b"), 2), (line("b"), 0), (None, -1)]
 
 
+def test_a_tensor_that_is_reached_in_two_ways_is_found_once() -> None:
+    net = Building()
+    net.layer("a", IMAGE, 2)
+    net.join("cat", "a", "a")
+    layouts = Layouts(net.flow())
+    for _, select in net.flow().selects:
+        layouts.look_through(select)
+    found = layouts.find(line("cat"), positions([3, 0]))
+    assert found.roots == (line("a"),)
+    assert (found.root.tolist(), found.position.tolist()) == ([0, 0], [1, 0])
+
+
+def test_what_selects_from_a_line_is_found_there_once_it_was_put() -> None:
+    _, layouts = joined()
+    assert layouts.find(line("cat"), positions([2])).roots == (line("b"),)
+    layouts.put(line("turned"), np.arange(4))
+    assert layouts.find(line("cat"), positions([2])).roots == (line("turned"),)
+
+
 def test_a_line_that_was_put_is_not_looked_through() -> None:
     _, layouts = joined()
     layouts.put(line("cat"), np.arange(6))

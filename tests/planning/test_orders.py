@@ -8,7 +8,7 @@ from tests.flow.building import IMAGE, Building, kept, line, residual, stream
 from upscale.channels import positions
 from upscale.flow.liveness import wants_of
 from upscale.planning.layouts import is_slice
-from upscale.planning.orders import Orders, find_streams, fixed_streams, order_classes
+from upscale.planning.orders import Orders, Solved, find_streams, fixed_streams, order_classes
 
 Columns = dict[str, list[int]]
 CHANNEL_BYTES = 64  # sixteen pixels of four bytes
@@ -32,6 +32,17 @@ def test_two_readers_of_a_stream_both_get_slices(order: str) -> None:
     for read in columns.values():
         assert is_slice(positions(places(net, orders, "stem", read)))
     assert orders.cost == 0
+
+
+def test_a_family_that_was_solved_is_not_solved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, columns = stream(2), {"a": [0, 2], "b": [2, 3]}
+    solved: Solved = {}
+    flow, live = net.flow(), net.liveness(columns)
+    wants = wants_of(flow, live, kept(columns))
+    first = order_classes(flow, live, wants, "optimal", solved=solved)
+    monkeypatch.delattr("upscale.planning.orders.solve")
+    again = order_classes(flow, live, wants, "optimal", solved=solved)
+    assert again.places.place.tolist() == first.places.place.tolist()
 
 
 def test_without_an_order_nothing_has_a_place() -> None:

@@ -15,7 +15,7 @@ from upscale.channels import Parameter
 from upscale.flow.channel_flow import ChannelFlow, Frozen, Step
 from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
 from upscale.flow.walk import Declined, Unlined, Walk
-from upscale.ops.table import facets
+from upscale.ops.table import OPERATIONS
 
 
 def analyse(captured: Captured) -> ChannelFlow:
@@ -125,7 +125,7 @@ class _Analyst:
     def _apply(self, call: Call) -> None:
         self._walk.derive(call)
         self._walk.made.update(call.outs)
-        reads, operation = call.reads, facets(call.op)
+        reads, operation = call.reads, OPERATIONS[call.op]
         if call.aliased and any(map(self._walk.lines, reads)):
             raise Declined("it writes in place into memory it shares")
         if operation.resizes:

@@ -7,7 +7,6 @@ where `conv` keeps columns 0 and 2 and `head` 1 and 2, the sum needs 1 and 2 of 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from upscale.channels import Flags, Parameter, Places, Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
-from upscale.flow.relations import Kept, Line, Live, Pass, Select
+from upscale.flow.relations import Kept, Line, Live, Select
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +39,26 @@ def find_live(
     needed channels counts as needed too: needs have no holes. Streams with a number in `whole`
     are needed in multiples of it, where there are as many channels.
     """
-    hulls = {} if places is None else _hulls(flow, places)
-    live = {line: np.zeros(flow.sizes[line], dtype=bool) for line in flow.classes}
+    flags = np.zeros(sum(map(len, flow.classes.values())), dtype=bool)
+    live, start = {}, 0
+    for line, classes in flow.classes.items():
+        live[line] = flags[start : start + len(classes)]
+        start += len(classes)
     values: set[str] = set()
-    ties = tied_lines(flow)
+    hulls = [] if places is None else list(_hulls(flow, places, whole or {}))
     while True:
-        before = sum(int(flags.sum()) for flags in live.values())
+        before = np.count_nonzero(flags)
         for step in reversed(flow.steps):
             if _runs(step, values):
                 _pull(flow, step, kept, live, values)
-        for group in ties:
+        for group in flow.tied:
             union = np.logical_or.reduce([live[line] for line in group])
             for line in group:
                 live[line] |= union
-        for line, (stream, place) in hulls.items():
-            for number in np.unique(stream[live[line]]).tolist():
-                own = stream == number
-                here = place[live[line] & own]
-                live[line] |= (place >= here.min()) & (place <= here.max()) & own
-                _round_up(live[line], own, place, (whole or {}).get(number, 1))
-        settled = not ties and not hulls
-        if settled or sum(int(flags.sum()) for flags in live.values()) == before:
+        for hull in hulls:
+            hull.fill(live[hull.line])
+        settled = not flow.tied and not hulls
+        if settled or np.count_nonzero(flags) == before:
             running = frozenset(step.node for step in flow.steps if _runs(step, values))
             return Liveness(live, frozenset(values), running)
 
@@ -82,7 +80,7 @@ def _pull(flow: ChannelFlow, step: Step, kept: Kept, live: Live, values: set[str
         relation.need(live, kept)
     if step.executed:
         values.update(step.reads)
-        for line in () if step.shape_only else flow.unrelated(step):
+        for line in () if step.shape_only else flow.unrelated[step.node]:
             live[line][:] = True
     else:
         for relation in step.relations:
@@ -104,49 +102,49 @@ def _values_selected(relation: Select, live: Flags) -> set[str]:
     return {relation.reads[max(0, index)].value for index in operands.tolist()}
 
 
-def _round_up(live: Flags, own: Flags, place: Positions, block: int) -> None:
-    """Add channels, the next in order, until blocks are whole; none, if there are too few."""
-    lacking = -int((live & own).sum()) % block
-    spare = np.flatnonzero(own & ~live)
-    if 0 < lacking <= len(spare):
-        last = place[live & own].max()
-        # Those behind first; where they do not suffice, those in front, the nearest first.
-        away = np.where(place[spare] > last, place[spare], 2 * place.max() - place[spare])
-        live[spare[np.argsort(away, kind="stable")[:lacking]]] = True
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hull:
+    """The channels of a line that are of one stream: all of them, if `own` is `None`.
+
+    What lies between needed places is needed too, and whole blocks of channels.
+    """
+
+    line: Line
+    own: Flags | None
+    place: Positions
+    block: int
+
+    def fill(self, live: Flags) -> None:
+        """Add what is needed beside what is live."""
+        here = self.place[live if self.own is None else live & self.own]
+        if not len(here):
+            return
+        first, last = here.min(), here.max()
+        within = (self.place >= first) & (self.place <= last)
+        own = np.ones_like(live) if self.own is None else self.own
+        live |= within & own
+        lacking = -np.count_nonzero(live & own) % self.block
+        spare = np.flatnonzero(own & ~live) if lacking else ()
+        if 0 < lacking <= len(spare):
+            # Those behind first; where they do not suffice, those in front, the nearest first.
+            place = self.place[spare]
+            away = np.where(place > last, place, 2 * self.place.max() - place)
+            live[spare[np.argsort(away, kind="stable")[:lacking]]] = True
 
 
-def _hulls(flow: ChannelFlow, places: Places) -> dict[Line, tuple[Positions, Positions]]:
-    """Stream and place of every position of lines whose classes all have one.
+def _hulls(flow: ChannelFlow, places: Places, whole: Mapping[int, int]) -> Iterator[_Hull]:
+    """The hulls of lines whose classes all have a stream and a place in it.
 
     What a node makes for itself is as its result needs it.
     """
-    made = {value for step in flow.steps for value in step.makes}
     selected = {relation.out for _, relation in flow.selects}
-    hulls = {}
     for line, classes in flow.classes.items():
         stream = places.stream[classes]
-        if len(stream) and line.value in made and line not in selected and stream.min() >= 0:
-            hulls[line] = (stream, places.place[classes])
-    return hulls
-
-
-def tied_lines(flow: ChannelFlow) -> list[tuple[Line, ...]]:
-    """Lines that need one layout: they cut one parameter's axis, one node makes them at once,
-    or their channels stay spread over the same axes."""
-    users: dict[object, list[Line]] = defaultdict(list)
-    for step in flow.steps:
-        for relation in step.relations:
-            if relation.out is not None:
-                for line in relation.cuts:
-                    users[line].append(relation.out)
-        for relation in step.relations if step.executed else ():
-            if isinstance(relation, Pass):
-                computed = [r for r in relation.reads if not isinstance(r.value, Parameter)]
-                lead = (computed or relation.reads)[0]
-                if lead in flow.blocks:
-                    users[step.node, lead].append(lead)
-                users[step.node, lead].append(relation.out)
-    return [group for outs in users.values() if len(group := tuple(dict.fromkeys(outs))) > 1]
+        if len(stream) and line.value in flow.made and line not in selected and stream.min() >= 0:
+            streams = {int(stream[0])} if (stream == stream[0]).all() else set(stream.tolist())
+            for number in sorted(streams):
+                own = stream == number if len(streams) > 1 else None
+                yield _Hull(line, own, places.place[classes], whole.get(number, 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,6 +182,6 @@ def _wants_of_step(flow: ChannelFlow, step: Step, live: Liveness, kept: Kept) ->
             if not isinstance(line.value, Parameter):
                 positions, pinned = relation.wants(index, live.lines, kept)
                 yield Want(step.node, line, positions, step.executed, pinned)
-    for line in flow.unrelated(step) if step.executed else ():
+    for line in flow.unrelated[step.node] if step.executed else ():
         everything = np.arange(flow.sizes[line])
         yield Want(step.node, line, everything, executed=True, pinned=True)

@@ -32,12 +32,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
 from upscale.channels import Flags, Parameter, Positions
-from upscale.flow.classes import Classes
+
+if TYPE_CHECKING:
+    from upscale.flow.channel_flow import Classes
 
 GRID = -1
 
@@ -144,7 +146,7 @@ class Pass(_Relates):
             needed[:] = True
         for line in self.reads:
             if line in live:
-                live[line][:] |= needed
+                np.logical_or(live[line], needed, out=live[line])
 
     def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
         """The same positions of every line."""
@@ -217,7 +219,7 @@ class Fold(_OfOneLine):
 class Carry(_OfOneLine):
     """The line read merges with neighbouring axes (flatten): `outer` × channels × `inner`.
 
-    Features are classes of their own, which follow their channels (`carried_classes`).
+    Features are classes of their own, which follow their channels (`ChannelFlow.carried`).
 
     Two channels of 2 × 1 pixels become four features: 0 and 1 are of channel 0, 2 and 3 of 1.
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.relations import Carry
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +24,14 @@ class Segment:
 
 def find_segments(flow: ChannelFlow) -> tuple[Segment, ...]:
     """The segments of a flow: start at a producer, add consumers, their producers, and so on."""
-    carried = carried_classes(flow)
     ends: dict[int, set[tuple[str, str]]] = defaultdict(set)
     for _, layer in flow.layers:
         sides = (("producer", layer.out), ("consumer", layer.read))
         for role, line in () if layer.channelwise else sides:
             for channel in flow.classes[line].tolist() if line in flow.classes else ():
-                ends[carried.get(channel, channel)].add((role, layer.name))
+                ends[flow.carried.get(channel, channel)].add((role, layer.name))
     made = {channel: own for channel, own in ends.items() if "producer" in dict(own)}
     return _connected(made)
-
-
-def carried_classes(flow: ChannelFlow) -> dict[int, int]:
-    """The class of the channel that each merged feature's class is part of."""
-    carried: dict[int, int] = {}
-    for step in flow.steps:
-        for relation in step.relations:
-            if isinstance(relation, Carry):
-                _, channels = relation.moved(flow.sizes)
-                sources = flow.classes[relation.read][channels].tolist()
-                features = flow.classes[relation.out].tolist()
-                for feature, source in zip(features, sources, strict=True):
-                    carried[feature] = carried.get(source, source)
-    return carried
 
 
 def _connected(ends: Mapping[int, set[tuple[str, str]]]) -> tuple[Segment, ...]:

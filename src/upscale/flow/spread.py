@@ -1,4 +1,6 @@
-"""Spread channels: those that lie along several axes of a value at once.
+"""Moved channels: where data goes, and channels that lie along several axes of a value at once.
+
+An operation that moves data is run on the numbers of channels, and we look where they went.
 
 Attention reshapes six channels into two heads of three: `(1, 6, 5)` becomes `(1, 2, 3, 5)`. No
 single axis tells the six apart any more, so the value has no plain line. It has a *split*: which
@@ -27,14 +29,50 @@ from itertools import groupby
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from upscale.capture import Call
+from upscale.capture import Call, Ref
 from upscale.channels import Positions
-from upscale.flow.numbering import run_on
 from upscale.flow.relations import GRID, HeadGrid, Line
 from upscale.flow.walk import Declined, Walk
 
 SPREAD = "its channels are spread over several axes"
+
+
+def numbers_after(call: Call, shape: tuple[int, ...], axis: int) -> list[Positions]:
+    """Run a call on a tensor of positions along one axis; the numbers in each result.
+
+    A transpose of two places and three channels is run on a tensor whose entries say which channel
+    they are of. What comes out says where each channel went:
+
+        [[0, 1, 2],      transpose      [[0, 0],
+         [0, 1, 2]]                      [1, 1],
+                                         [2, 2]]
+
+    The numbers vary along the first axis alone: that is where the channels lie now, in order. Axes
+    of a result along which the numbers do not vary have length one.
+    """
+    line = [1] * len(shape)
+    line[axis] = shape[axis]
+    numbers = torch.arange(shape[axis], dtype=torch.int32).view(line).expand(shape)
+    return [_squeezed(result) for result in run_on(call, numbers)]
+
+
+def run_on(call: Call, *tensors: Tensor) -> list[Tensor]:
+    """The tensors that a call makes of others, in the place of those that it was given."""
+    given = iter(tensors)
+    args, kwargs = tree_map_only(Ref, lambda _: next(given), (call.args, dict(call.kwargs)))
+    result = call.overload(*args, **kwargs)
+    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+
+
+def _squeezed(numbers: Tensor) -> Positions:
+    for axis in range(numbers.ndim):
+        first = numbers.narrow(axis, 0, min(1, numbers.shape[axis]))
+        if numbers.shape[axis] > 1 and bool((numbers == first).all()):
+            numbers = first
+    return np.asarray(numbers.numpy(), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,12 +158,6 @@ def regrouped(heads: Split, shape: Sequence[int], out: Sequence[int]) -> Split |
     if rest or not sizes:
         return None
     return Split(heads.root, HeadGrid(tuple(axes), tuple(sizes)), heads.positions.reshape(sizes))
-
-
-def spread_alone(call: Call, walk: Walk) -> str | None:
-    """The one value that a call reads, if its channels are spread."""
-    operands = call.reads
-    return operands[0] if len(operands) == 1 and operands[0] in walk.splits else None
 
 
 def stays_spread(walk: Walk, out: str, read: str, axes: tuple[int | None, ...]) -> None:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from upscale.channels import Positions
-from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.classes import Classes
+from upscale.flow.channel_flow import ChannelFlow, Classes
 from upscale.flow.relations import GRID, Line
 
 Cut = tuple[str, Line]

@@ -18,7 +18,7 @@ import numpy as np
 from upscale.capture import Call
 from upscale.channels import Parameter, Positions
 from upscale.flow import relations
-from upscale.flow.classes import Classes
+from upscale.flow.channel_flow import Classes
 from upscale.flow.relations import GRID, HeadGrid, Line, Reduce, Relation
 
 if TYPE_CHECKING:
@@ -124,6 +124,10 @@ class Walk:
     def has_channels(self, value: str) -> bool:
         """Whether channels are told apart in a value, along one axis or several."""
         return bool(self._axes.get(value))
+
+    def spread_alone(self, call: Call) -> str | None:
+        """The one value that a call reads, if its channels are spread."""
+        return call.reads[0] if len(call.reads) == 1 and call.reads[0] in self.splits else None
 
     def line(self, line: Line) -> None:
         """Tell channels apart along an axis where nobody did."""

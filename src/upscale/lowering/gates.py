@@ -8,156 +8,194 @@ where nothing else needs the constant channel then.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 import numpy as np
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from upscale.capture import Call, Captured
-from upscale.channels import Parameter, Positions, derived, positions
+from upscale.channels import Parameter, derived, positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
-from upscale.flow.known import Known
+from upscale.flow.known import Known, Numbers
 from upscale.flow.liveness import find_live
 from upscale.flow.relations import Line, Pass, Reduce
-from upscale.lowering.folds import OTHER_WEIGHTS
+from upscale.lowering.constants import OTHER_WEIGHTS
 from upscale.lowering.lowered import Gating, Growing, Lowered
-from upscale.lowering.scaled import Scaled, find_scaled
 from upscale.model.layers import KINDS, computes_weight, stock_class
 from upscale.ops.layers import pads
-from upscale.ops.table import facets
+from upscale.ops.pointwise import drops
+from upscale.ops.table import OPERATIONS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Chance:
-    """Columns that a gate might be read for, and what they would spare: those of the factor."""
+class Scaled:
+    """A line that is, at every place, a number times the gate's at the same position.
 
-    gating: Gating
+    The gate has one number for each position of each image; `numbers` are those of the
+    `factor`, the line that it is multiplied with, NaN where that has none. A gate is `spread`
+    if what it is multiplied with has more places than one on the example.
+    """
+
+    gate: Line
     factor: Line
+    numbers: Numbers
+    spread: bool
+
+
+def find_scaled(
+    captured: Captured, flow: ChannelFlow, constants: Mapping[Line, Known]
+) -> dict[Line, tuple[Scaled, ...]]:
+    """The lines whose constants are multiplied with a gate, and by each of which gates.
+
+    Which lines these are depends on where constants are, not on their numbers.
+    """
+    expanded: dict[Line, Line] = {}
+    found: dict[Line, tuple[Scaled, ...]] = {}
+
+    def aligned(*lines: Line) -> bool:
+        """Whether lines lie along one axis of tensors with equally many, of one type."""
+        given = [captured.values[line.value] for line in lines]
+        kinds = {(len(info.shape), info.itemsize) for info in given}
+        return len(kinds) == len({line.axis for line in lines}) == 1
+
+    for step, relation in flow.passes if constants else ():
+        if relation.whole:
+            continue
+        out, call = relation.out, captured.observed[step.node].making(relation.out.value)
+        operation = OPERATIONS[call.op]
+        if operation.broadcasts and aligned(out, *relation.reads):
+            expanded[out] = relation.reads[0]
+        elif operation.multiplies and len(relation.reads) == len(call.reads) == 2:
+            ways = ((one, expanded.get(gate, gate)) for one, gate in permutations(relation.reads))
+            spread = _places(flow, out) > 1
+            found[out] = tuple(
+                Scaled(gate, factor, constants[factor].numbers, spread)
+                for factor, gate in ways
+                if factor in constants and aligned(out, factor, gate) and _is_gate(flow, gate)
+            )
+        elif operation.hands_on and not drops(call) and len(relation.reads) == 1:
+            found[out] = found.get(relation.reads[0], ())
+    return found
+
+
+def _places(flow: ChannelFlow, line: Line) -> int:
+    """How many places an image has in a line's tensor."""
+    shape = flow.shapes[line.value]
+    return int(np.prod([size for axis, size in enumerate(shape) if axis not in (0, line.axis)]))
+
+
+def _is_gate(flow: ChannelFlow, line: Line) -> bool:
+    """Whether a line has one place, and other nodes can read any part of it.
+
+    What a node makes for itself cannot be read by another.
+    """
+    given = line.value in flow.made and line in flow.classes
+    return given and line.axis > 0 and line not in flow.blocks and _places(flow, line) == 1
 
 
 def read_gates(
     lowered: Lowered, model: nn.Module, captured: Captured, constants: Mapping[Line, Known]
 ) -> Lowered:
     """Let small layers read gates wherever that spares a channel."""
-    chances = dict(_Finder(lowered, model, captured, constants).chances())
+    chances = list(_chances(lowered, model, captured, constants))
     if not chances:
         return lowered
-    tried = insert_gates(lowered, {name: chance.gating for name, chance in chances.items()})
+    tried = insert_gates(lowered, {name: gating for name, gating, _ in chances})
     live = find_live(tried.flow, tried.kept)
     spared = {}
-    for name, chance in chances.items():
-        columns = np.array(chance.gating.columns)
-        columns = columns[~live.lines[chance.factor][columns]]
+    for name, gating, factor in chances:
+        columns = np.array(gating.columns)
+        columns = columns[~live.lines[factor][columns]]
         if len(columns):
-            spared[name] = replace(chance.gating, columns=tuple(columns.tolist()))
+            spared[name] = replace(gating, columns=tuple(columns.tolist()))
     return insert_gates(lowered, spared)
 
 
-class _Finder:
-    def __init__(
-        self,
-        lowered: Lowered,
-        model: nn.Module,
-        captured: Captured,
-        constants: Mapping[Line, Known],
-    ) -> None:
-        self._model, self._captured, self._flow = model, captured, lowered.flow
-        self._constants, self._kept = constants, lowered.kept
-        self._scaled = find_scaled(captured, lowered.flow, constants)
-        self._uses = Counter(value for step in lowered.flow.steps for value in step.reads)
-        self._readers = {
-            line.value: step
-            for step in lowered.flow.steps
-            for relation in step.relations
-            for line in relation.reads
-        }
+def _chances(
+    lowered: Lowered, model: nn.Module, captured: Captured, constants: Mapping[Line, Known]
+) -> Iterator[tuple[str, Gating, Line]]:
+    """What could be done, whether or not it spares anything: the layer's weight, the gating, and
+    the line whose channels it would spare."""
+    flow = lowered.flow
+    scaled = find_scaled(captured, flow, constants)
+    for step, layer in flow.layers:
+        ways = [way for way in scaled.get(layer.read, ()) if way.spread]
+        if not ways or not _is_plain(flow, model, step, layer):
+            continue
+        # The columns it keeps that meet a multiple of the gate, and no constant.
+        kept, known = layer.columns_kept(lowered.kept), constants.get(layer.read)
+        varying = np.ones(flow.sizes[layer.read], dtype=bool) if known is None else ~known.constant
+        met = [kept[(varying & ~np.isnan(way.numbers))[kept]] for way in ways]
+        way, columns = max(zip(ways, met, strict=True), key=lambda each: len(each[1]))
+        call = captured.observed[step.node].making(layer.out.value)
+        if len(columns) and _is_even(flow, layer, call):
+            norm = _norm_behind(flow, model, captured, layer.out)
+            gating = Gating(
+                layer=str(step.module),
+                columns=tuple(columns.tolist()),
+                gate=way.gate.value,
+                axis=way.gate.axis,
+                node=(norm or step).node,
+                norm=None if norm is None else norm.module,
+                weight=derived(layer.name, "gated"),
+            )
+            yield layer.name, gating, way.factor
 
-    def chances(self) -> Iterator[tuple[str, _Chance]]:
-        """What could be done, whether or not it spares anything, by the layers' weights."""
-        for step, layer in self._flow.layers:
-            ways = [way for way in self._scaled.get(layer.read, ()) if way.spread]
-            if ways and self._is_plain(step, layer):
-                scaled, columns = max(
-                    ((way, self._columns(layer, way)) for way in ways),
-                    key=lambda way: len(way[1]),
-                )
-                if len(columns) and self._is_even(step, layer):
-                    gating = self._gating(step, layer, scaled, columns)
-                    yield layer.name, _Chance(gating, scaled.factor)
 
-    def _columns(self, layer: Reduce, scaled: Scaled) -> Positions:
-        """The columns a layer keeps that meet a multiple of the gate, and no constant."""
-        columns = layer.columns_kept(self._kept)
-        known = self._constants.get(layer.read)
-        multiple = ~np.isnan(scaled.numbers)
-        return columns[(multiple if known is None else multiple & ~known.constant)[columns]]
+def _is_plain(flow: ChannelFlow, model: nn.Module, step: Step, relation: Reduce) -> bool:
+    """Whether a step is one layer that alone has its weight, and whose tensor is one line's."""
+    layer = None if step.module is None else model.get_submodule(step.module)
+    return (
+        isinstance(layer, KINDS)
+        and not computes_weight(layer)
+        and not layer._forward_hooks
+        and relation.groups == 1
+        and relation.weight == relation.layer
+        and flow.uses[relation.weight] == 1
+        and len(step.relations) == len(step.makes) == 1
+        and relation.out in flow.classes
+    )
 
-    def _is_plain(self, step: Step, relation: Reduce) -> bool:
-        """Whether a step is one layer that alone has its weight, and whose tensor is one line's."""
-        layer = None if step.module is None else self._model.get_submodule(step.module)
-        return (
-            isinstance(layer, KINDS)
-            and not computes_weight(layer)
-            and not layer._forward_hooks
-            and relation.groups == 1
-            and relation.weight == relation.layer
-            and self._uses[relation.weight] == 1
-            and len(step.relations) == len(step.makes) == 1
-            and relation.out in self._flow.classes
-        )
 
-    def _is_even(self, step: Step, layer: Reduce) -> bool:
-        """Whether what a layer makes of a number that is the same at all places is the same too.
+def _is_even(flow: ChannelFlow, layer: Reduce, call: Call) -> bool:
+    """Whether what a layer makes of a number that is the same at all places is the same too.
 
-        A layer that looks at one place at a time may meet anything. Where others read what has
-        no extent on the example, it may have one on another image, and the gate too.
-        """
-        call = self._call(step, layer.out)
-        if pads(call):
-            return False
-        area = int(np.prod(self._flow.shapes[layer.weight][2:]))
-        stride = call.arguments.get("stride")  # a linear layer has none
-        if area == 1 and (stride is None or np.all(np.equal(stride, 1))):
-            return True
-        shape = self._flow.shapes[layer.read.value]
-        return all(size > 1 for size in shape[layer.read.axis + 1 :])
+    A layer that looks at one place at a time may meet anything. Where others read what has
+    no extent on the example, it may have one on another image, and the gate too.
+    """
+    if pads(call):
+        return False
+    area = int(np.prod(flow.shapes[layer.weight][2:]))
+    stride = call.arguments.get("stride")  # a linear layer has none
+    if area == 1 and (stride is None or np.all(np.equal(stride, 1))):
+        return True
+    shape = flow.shapes[layer.read.value]
+    return all(size > 1 for size in shape[layer.read.axis + 1 :])
 
-    def _call(self, step: Step, line: Line) -> Call:
-        return self._captured.observed[step.node].making(line.value)
 
-    def _gating(self, step: Step, layer: Reduce, scaled: Scaled, columns: Positions) -> Gating:
-        norm = self._norm_behind(layer.out)
-        return Gating(
-            layer=str(step.module),
-            columns=tuple(columns.tolist()),
-            gate=scaled.gate.value,
-            axis=scaled.gate.axis,
-            node=(norm or step).node,
-            norm=None if norm is None else norm.module,
-            weight=derived(layer.name, "gated"),
-        )
+def _norm_behind(
+    flow: ChannelFlow, model: nn.Module, captured: Captured, line: Line
+) -> Step | None:
+    """The BatchNorm that alone reads a line and only scales and shifts it.
 
-    def _norm_behind(self, line: Line) -> Step | None:
-        """The BatchNorm that alone reads a line and only scales and shifts it.
-
-        What is added behind it leaves it next to its layer, into which it can be folded.
-        """
-        step = self._readers.get(line.value)
-        if step is None or self._uses[line.value] != 1 or step.module is None:
-            return None
-        norm, (relation, *more) = self._model.get_submodule(step.module), step.relations
-        if more or len(step.makes) > 1 or not isinstance(relation, Pass):
-            return None
-        call = self._call(step, relation.out)
-        scales = facets(call.op).normalises and not call.arguments.get("training")
-        own = isinstance(norm, _BatchNorm) and norm.running_var is not None
-        stock = stock_class(norm) is not None
-        plain = stock and not norm._forward_hooks and relation.out.axis == line.axis
-        return step if scales and own and plain else None
+    What is added behind it leaves it next to its layer, into which it can be folded.
+    """
+    readers = [(step, each) for step, each in flow.passes if line in each.reads]
+    if flow.uses[line.value] != 1 or len(readers) != 1:
+        return None
+    ((step, relation),) = readers
+    if step.module is None or len(step.relations) > 1 or len(step.makes) > 1:
+        return None
+    norm = model.get_submodule(step.module)
+    call = captured.observed[step.node].making(relation.out.value)
+    scales = OPERATIONS[call.op].normalises and not call.arguments.get("training")
+    own = isinstance(norm, _BatchNorm) and norm.running_var is not None
+    plain = stock_class(norm) is not None and not norm._forward_hooks
+    return step if scales and own and plain and relation.out.axis == line.axis else None
 
 
 def factors_met(

@@ -10,20 +10,16 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
-from torch import Tensor, nn
+from torch import nn
 
 from upscale import masking
 from upscale.capture import Captured
 from upscale.channels import Parameter, Positions, positions
 from upscale.errors import SelectionError
 from upscale.flow.analyse import analyse
-from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.known import Known
-from upscale.flow.relations import Line
-from upscale.lowering.constants import find_constants
-from upscale.lowering.folds import fold_constants, numbers_met
+from upscale.lowering.constants import find_constants, fold_constants, numbers_met
 from upscale.lowering.gates import factors_met, read_gates
-from upscale.lowering.lowered import Folding, Gating, Lowered, Masks, zeroed_lines
+from upscale.lowering.lowered import Folding, Gating, Lowered, Masks
 from upscale.lowering.masks import place_masks
 from upscale.lowering.repeats import repeat_constants
 from upscale.lowering.sums import split_sums
@@ -59,7 +55,7 @@ def lower(subject: Subject, selections: Sequence[Selection], sums: str) -> tuple
     if not after:
         return subject, lowered
     model, captured = subject.model, subject.captured
-    constants = constants_of(subject.flow, model, captured, masks, lowered.kept)
+    constants = find_constants(subject.flow, model, captured, masks, lowered.kept)
     lowered = fold_constants(lowered, model, captured, constants)
     lowered = read_gates(lowered, model, captured, constants)
     lowered = split_sums(lowered, captured, constants, sums)
@@ -78,24 +74,9 @@ def numbers_for(
     that are exported, which may not be those that were planned with."""
     flow = analyse(captured)
     columns: dict[str, Positions] = {Parameter(n): positions(own) for n, own in kept.items()}
-    constants = constants_of(flow, model, captured, masks, columns)
+    constants = find_constants(flow, model, captured, masks, columns)
     met = numbers_met(flow, constants, folds)
     return met | factors_met(captured, flow, constants, gates)
-
-
-def constants_of(
-    flow: ChannelFlow,
-    model: nn.Module,
-    captured: Captured,
-    masks: Masks,
-    kept: Mapping[str, Positions],
-) -> dict[Line, Known]:
-    """The channels that masks make constant, and their numbers."""
-    names = parameter_names(model)
-    owned: dict[str, Tensor] = {
-        Parameter(names[id(tensor)]): tensor for tensor in (*model.parameters(), *model.buffers())
-    }
-    return find_constants(captured, flow, owned, zeroed_lines(masks), kept)
 
 
 def _masked_outputs(subject: Subject, outputs: Sequence[Selection]) -> dict[str, Channels]:
@@ -116,8 +97,7 @@ def _by_weight(subject: Subject, kept: Mapping[str, Iterable[int]]) -> dict[str,
 def _never_read(subject: Subject, outputs: Sequence[Selection]) -> frozenset[str]:
     """The weights that output selections name and nothing in the captured mode reads."""
     named = {subject.weights[layer] for selection in outputs for layer in selection.kept}
-    read = {value for step in subject.flow.steps for value in step.reads} if named else set()
-    return frozenset(weight for weight in named if Parameter(weight) not in read)
+    return frozenset(name for name in named if Parameter(name) not in subject.flow.uses)
 
 
 def _check_computed(subject: Subject, chosen: Selection) -> None:
@@ -130,11 +110,11 @@ def _check_computed(subject: Subject, chosen: Selection) -> None:
     if not computing:
         return
     pruned = {layer.name for _, layer in subject.flow.layers}
-    used = {value for step in subject.flow.steps for value in step.reads}
     owned = parameter_names(subject.model)
     for layer, module in computing.items():
         if subject.weights[layer] not in pruned and any(
-            Parameter(owned[id(parameter)]) in used for parameter in module.parameters()
+            Parameter(owned[id(parameter)]) in subject.flow.uses
+            for parameter in module.parameters()
         ):
             raise SelectionError(
                 f"{layer} computes its weight anew in every call and nothing here can be pruned "

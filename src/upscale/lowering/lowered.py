@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from upscale.channels import Parameter, Positions, positions
+from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.relations import Line
 
@@ -81,15 +81,6 @@ class Lowered:
     renamed: Mapping[str, str] = field(default_factory=dict)
     unreached: frozenset[str] = frozenset()
     fixed: tuple[str, ...] = ()
-
-
-def zeroed_lines(masks: Masks) -> dict[Line, Positions]:
-    """What masks make zero, by the parameters' axes."""
-    return {
-        Line(Parameter(name), axis): positions(zeros)
-        for name, by_axis in masks.zeroed.items()
-        for axis, zeros in by_axis.items()
-    }
 
 
 class Growing:

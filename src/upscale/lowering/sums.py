@@ -19,7 +19,7 @@ from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
 from upscale.flow.relations import Line, Pass, Select
 from upscale.lowering.lowered import Growing, Lowered
-from upscale.ops.table import facets
+from upscale.ops.table import OPERATIONS
 
 Lacking = tuple[Flags, Flags]
 
@@ -57,7 +57,7 @@ def _additions(captured: Captured) -> frozenset[str]:
     def adds(call: Call) -> bool:
         sizes = {captured.values[value].itemsize for value in (*call.reads, *call.outs)}
         two = len(call.reads) == 2 and len(sizes) == 1
-        return two and facets(call.op).adds and call.arguments.get("alpha") == 1
+        return two and OPERATIONS[call.op].adds and call.arguments.get("alpha") == 1
 
     return frozenset(
         name

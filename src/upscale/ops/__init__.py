@@ -6,7 +6,7 @@ plain facts. Nothing is assumed of what has no entry, nor of a facet that an ent
 From the bottom up, and imports only point down:
 
 1. `flow.relations`, `flow.known`: what can be said, as plain data;
-2. `flow.walk`, and `flow.spread` and `flow.numbering` for operations that move data; `operands`
+2. `flow.walk`, and `flow.spread` for operations that move data; `operands`
    here: what rules may ask and say, of channels and of constants;
 3. `table`: the type of an entry, and the look-up;
 4. `pointwise`, `space`, `reduce`, `layers`, `attend`, `fold`, `move`: the rules and their entries,

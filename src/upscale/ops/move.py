@@ -11,8 +11,7 @@ import torch
 
 from upscale.channels import Parameter, Positions
 from upscale.flow import spread as spreading
-from upscale.flow.numbering import numbers_after
-from upscale.flow.spread import permute_spread, pick_spread, reshape_spread
+from upscale.flow.spread import numbers_after, permute_spread, pick_spread, reshape_spread
 from upscale.ops.operands import same
 from upscale.ops.pointwise import pointwise
 from upscale.ops.table import Call, Declined, FlowRule, Line, Operation, Walk, register
@@ -27,7 +26,7 @@ def movement(lines: FlowRule, spread: SpreadRule | None = None) -> FlowRule:
     def moves(call: Call, walk: Walk) -> None:
         if call.arguments.get("dtype") is not None:
             raise Declined("it reads the bits of another type")
-        value = spreading.spread_alone(call, walk)
+        value = walk.spread_alone(call)
         if value is None:
             lines(call, walk)
         elif spread is None:

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from upscale.capture import Call
 from upscale.flow.known import Known, Numbers, agreed
-from upscale.flow.numbering import run_on
 from upscale.flow.relations import Line, Relation
+from upscale.flow.spread import run_on
 
 
 @dataclass(frozen=True, slots=True)

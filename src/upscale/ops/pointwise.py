@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from upscale.flow.known import firmest
-from upscale.flow.spread import spread_alone, stays_spread
+from upscale.flow.spread import stays_spread
 from upscale.ops.operands import elementwise, same, zeros_stay
 from upscale.ops.table import Call, Known, Line, Operands, Operation, Walk, register
 
@@ -11,7 +11,7 @@ from upscale.ops.table import Call, Known, Line, Operands, Operation, Walk, regi
 def pointwise(call: Call, walk: Walk) -> None:
     """Equal places meet: every operand's line is tied to the result's, by broadcasting."""
     (out,) = call.outs
-    spread = spread_alone(call, walk)
+    spread = walk.spread_alone(call)
     if spread is not None:
         stays_spread(walk, out, spread, walk.splits[spread].grid.axes)
         return

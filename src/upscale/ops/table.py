@@ -3,9 +3,9 @@
 The words that rules are written with can be imported from here.
 
 >>> register("demo::double", Operation(flow=lambda call, walk: None))
->>> facets("demo::double").constants is None, facets("demo::double").adds
+>>> OPERATIONS["demo::double"].constants is None, OPERATIONS["demo::double"].adds
 (True, False)
->>> facets("demo::never_heard_of").flow is None
+>>> OPERATIONS["demo::never_heard_of"].flow is None
 True
 """
 
@@ -22,7 +22,7 @@ from upscale.ops.operands import Operands
 
 # The words that rules are written with, and what enters them.
 __all__ = ["Call", "Declined", "Known", "Line", "Operands", "Walk"]
-__all__ += ["OPERATIONS", "ConstantRule", "FlowRule", "Operation", "facets", "register"]
+__all__ += ["OPERATIONS", "ConstantRule", "FlowRule", "Operation", "register"]
 
 FlowRule = Callable[[Call, Walk], None]
 ConstantRule = Callable[[Operands], Known]
@@ -62,8 +62,13 @@ class Operation:
     stored: bool = False
 
 
-OPERATIONS: dict[str, Operation] = {}
-_UNKNOWN = Operation()
+class _Table(dict[str, Operation]):
+    def __missing__(self, name: str) -> Operation:
+        """Of an operation that is not in the table nothing is known."""
+        return Operation()
+
+
+OPERATIONS = _Table()
 
 
 def register(names: str, operation: Operation) -> None:
@@ -72,8 +77,3 @@ def register(names: str, operation: Operation) -> None:
     An operation of another library has its namespace before its name: `demo::gate`.
     """
     OPERATIONS.update(dict.fromkeys(names.split(), operation))
-
-
-def facets(name: str) -> Operation:
-    """What is known of an operation; of one that is not in the table, nothing."""
-    return OPERATIONS.get(name, _UNKNOWN)

@@ -8,47 +8,19 @@ of the tree: a nearest-neighbour path, then path reversals while they help. No b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from upscale.ordering.pqtree import Node, bottom_up, elements
+from upscale.ordering.pqtree import Node, Pieces, in_a_row
 
-Pieces: TypeAlias = list[list[int]]
 Columns: TypeAlias = Sequence[int] | NDArray[np.int_]
 
 # Among more pieces than this a set that cannot be contiguous lies in dozens of runs whatever one
 # does, and is gathered at run time: a rough order, refined this many pieces at a time, will do.
 PIECES_AT_ONCE = 128
-
-
-def arrange(tree: Node) -> list[int]:
-    """The order closest to the natural one: pieces by their first element, smaller end first.
-
-    >>> from upscale.ordering.pqtree import admit_all, loose
-    >>> arrange(admit_all(loose(0b11111), [0b10100, 0b10001]))
-    [0, 4, 2, 1, 3]
-    """
-    return _arrange(tree, _lower_end_first, sorted)
-
-
-def _lower_end_first(pieces: Pieces) -> Pieces:
-    return pieces[::-1] if pieces[-1][0] < pieces[0][0] else pieces
-
-
-def _arrange(
-    tree: Node, turn: Callable[[Pieces], Pieces], link: Callable[[Pieces], Pieces]
-) -> list[int]:
-    """Put each node's pieces in a row: `turn` those of fixed order, `link` all others."""
-    rows: dict[int, list[int]] = {}
-    for node in bottom_up(tree):
-        pieces = [rows.pop(child.mask) for child in node.children]
-        pieces.extend([element] for element in elements(node.loose))
-        pieces = turn(pieces) if node.fixed else link(pieces)
-        rows[node.mask] = [element for piece in pieces for element in piece]
-    return rows[tree.mask]
 
 
 def arrange_for(tree: Node, membership: NDArray[np.bool_], weights: Sequence[int]) -> list[int]:
@@ -65,7 +37,7 @@ def arrange_for(tree: Node, membership: NDArray[np.bool_], weights: Sequence[int
     prices = np.array([max(1, weight * finest // dearest) for weight in weights], np.float32)
     columns = membership.T.astype(np.float32)
     salesman = _Salesman(columns, prices)
-    order = _arrange(tree, salesman.turn, salesman.link)
+    order = in_a_row(tree, salesman.turn, salesman.link)
     return order if order[0] < order[-1] else order[::-1]
 
 

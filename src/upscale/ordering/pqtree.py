@@ -10,10 +10,13 @@ own. So the tree has a handful of nodes per admitted set, however many elements 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from operator import or_
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+# Elements in a row, in stretches that stay together.
+Pieces: TypeAlias = list[list[int]]
 
 
 class Node(NamedTuple):
@@ -187,7 +190,33 @@ def _sequence(row: list[Node]) -> Node:
     return Node(union(child.mask for child in row), 0, tuple(row), len(row) > 2)
 
 
-def bottom_up(tree: Node) -> list[Node]:
+def arrange(tree: Node) -> list[int]:
+    """The order closest to the natural one: pieces by their first element, smaller end first.
+
+    >>> arrange(admit_all(loose(0b11111), [0b10100, 0b10001]))
+    [0, 4, 2, 1, 3]
+    """
+    return in_a_row(tree, _lower_end_first, sorted)
+
+
+def _lower_end_first(pieces: Pieces) -> Pieces:
+    return pieces[::-1] if pieces[-1][0] < pieces[0][0] else pieces
+
+
+def in_a_row(
+    tree: Node, turn: Callable[[Pieces], Pieces], link: Callable[[Pieces], Pieces]
+) -> list[int]:
+    """Put each node's pieces in a row: `turn` those of fixed order, `link` all others."""
+    rows: dict[int, list[int]] = {}
+    for node in _bottom_up(tree):
+        pieces = [rows.pop(child.mask) for child in node.children]
+        pieces.extend([element] for element in elements(node.loose))
+        pieces = turn(pieces) if node.fixed else link(pieces)
+        rows[node.mask] = [element for piece in pieces for element in piece]
+    return rows[tree.mask]
+
+
+def _bottom_up(tree: Node) -> list[Node]:
     """All nodes, children before parents; a loop, because chains of sets make deep trees."""
     nodes = [tree]
     for node in nodes:

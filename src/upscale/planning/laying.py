@@ -1,118 +1,36 @@
-"""Laying out: where the channels of every tensor lie, and in which order each step reads them.
+"""Laying out: where the channels of every tensor lie, and what each step reads of them.
 
 One pass over the steps, in the order they run. A layer's result lies as its stream is ordered; a
 sum lies as one of its operands; a layer reads its columns in the order in which they lie. So in
 `y = conv1(x); z = conv2(y)`, where the stream of `y` has the order 3 0 5, `conv1` makes rows 3 0 5
-and `conv2` has its columns in that order: it reads all of `y`, and nothing moves.
+and `conv2` has its columns in that order: it reads all of `y`, and nothing moves. A read that is
+not of a whole tensor becomes an edge, and what a parameter keeps a cut of it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial, singledispatchmethod
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from upscale.channels import Parameter, Positions
+from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
-from upscale.flow.liveness import Liveness, Want, tied_lines
-from upscale.flow.relations import GRID, Absorb, Carry, Fold, Line, Pass, Reduce, Relation, Select
-from upscale.planning.layouts import Found, Layouts, is_slice, places, rooted
-from upscale.planning.orders import Orders
-
-
-class Ahead:
-    """Knows who reads each line, and what its channels are added to."""
-
-    def __init__(self, flow: ChannelFlow, live: Liveness) -> None:
-        self._flow, self._live = flow, live
-        self._readers: dict[Line, list[Relation | None]] = defaultdict(list)
-        self._parts = {part.out: part for _, part in flow.selects if len(part.reads) == 1}
-        for step in flow.steps:
-            if step.node not in live.steps or step.shape_only:
-                continue
-            read = set()
-            for relation in step.relations:
-                for line in relation.reads:
-                    self._readers[line].append(relation)
-                    read.add(line)
-            for value in step.reads if step.executed else ():
-                for line in set(flow.lines.get(value, ())) - read:
-                    self._readers[line].append(None)
-
-    def order(self, line: Line, layout: Positions, layouts: Layouts) -> Positions:
-        """A layout for a line, or the same channels in the order of what they are added to.
-
-        A sum that was split adds a part of the line; then what is added comes first.
-        """
-        origin = np.arange(self._flow.sizes[line])
-        while (relation := self._reader(line)) is not None:
-            followed = relation.followed(origin)
-            if followed is None or relation.out is None:
-                return layout
-            others = self._others(relation, line)
-            wanted = np.flatnonzero(self._live.lines[relation.out])
-            for other in others:
-                met = self._met(other, wanted, layouts)
-                if met is not None:
-                    return _first(origin[met], layout)
-            if others:
-                return layout
-            line, origin = relation.out, followed
-        return layout
-
-    def _reader(self, line: Line) -> Relation | None:
-        """What reads a line, if that is one thing."""
-        readers = self._readers[line]
-        if line.axis == GRID or line in self._flow.blocks:
-            return None
-        if len(readers) == 2:
-            # A split sum reads what is added, and then the rest.
-            readers = [each for each in readers if each is not None and each.out in self._parts]
-        return readers[0] if len(readers) == 1 else None
-
-    def _others(self, relation: Relation, line: Line) -> list[Line]:
-        """The other tensors whose channels meet those of a line."""
-        return [
-            read
-            for read in relation.reads
-            if read != line and read in self._flow.classes and not isinstance(read.value, Parameter)
-        ]
-
-    def _met(self, line: Line, wanted: Positions, layouts: Layouts) -> Positions | None:
-        """Wanted positions in the order in which they lie, if that is known yet.
-
-        What the model itself puts together can be put together in any order.
-        """
-        there = wanted
-        while not layouts.knows(line):
-            if line not in self._parts:
-                return None
-            part = self._parts[line]
-            nothing = (there < 0) | (part.operand[there] < 0)
-            there = np.where(nothing, -1, part.position[there])
-            (line,) = part.reads
-        if layouts.joins(line):
-            return None
-        held = there >= 0
-        arranged = layouts.arrange(line, np.unique(there[held]))
-        place = np.full(len(there), len(arranged))
-        place[held] = places(arranged, self._flow.sizes[line])[there[held]]
-        return wanted[np.argsort(place, kind="stable")]
-
-
-def _first(channels: Positions, layout: Positions) -> Positions:
-    """A layout with the given channels first, as far as it has them; each once."""
-    first = channels[np.isin(channels, layout)]
-    if len(np.unique(first)) < len(first):
-        return layout
-    return np.concatenate((first, layout[~np.isin(layout, first)]))
-
+from upscale.flow.liveness import Liveness, Want
+from upscale.flow.relations import GRID, Absorb, Carry, Fold, Line, Pass, Reduce, Select
+from upscale.planning.layouts import Fetching, Layouts, is_slice, places, rooted, same
+from upscale.planning.orders import Ahead, Orders
+from upscale.planning.plan import Edge, GraphChanges, Piece, SizesRead
+from upscale.targets.target import LayerWork, PassWork, Pricing
 
 # The positions of each line that a step reads, in order; of parameters, those it keeps.
 Wanted = dict[Line, Positions]
+# What parameters keep along their axes.
+Cuts = dict[str, dict[int, Positions]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,116 +53,135 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Join:
-    """A selection that is built once for all its readers: where its parts were found.
+class Written:
+    """A draft, what it does to the graph and to parameters, and where it puts everything.
 
-    Its `anchor` has its value's shape, but for the line itself. It is `joined` if the unpruned
-    model copies the parts together too.
+    `price` is what it should take, in nanoseconds.
     """
 
-    line: Line
-    layout: Positions
-    found: Found
-    anchor: Line
-    joined: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Laid:
-    """Where a draft puts everything: layouts, what steps want of each line, and what is joined.
-
-    `groups` are new numbers of groups, `constants` the steps that read nothing and give their
-    bias; of those, `unread` have a computed weight of which one column of zeros is left.
-    """
-
+    draft: Draft
+    graph: GraphChanges
+    cuts: Cuts
     layouts: Layouts
-    wanted: dict[str, Wanted] = field(default_factory=dict)
-    joins: dict[str, Join] = field(default_factory=dict)
-    groups: dict[str, int] = field(default_factory=dict)
-    constants: set[str] = field(default_factory=set)
-    unread: dict[str, Line] = field(default_factory=dict)
+    price: float
 
 
-def lay_out(draft: Draft) -> Laid:
-    """Give every line its layout, and every step the order in which it reads."""
-    laying = _Laying(draft)
+def write(draft: Draft, pricing: Pricing) -> Written:
+    """Lay a draft out, and write down what that does to nodes and parameters."""
+    writer = _Writer(draft, pricing)
     for step in draft.flow.steps:
-        if step.node in draft.live.steps:
-            laying.visit(step)
-    return laying.laid
+        writer.visit(step)
+    graph = GraphChanges(
+        edges=tuple(writer.edges),
+        joins=tuple(writer.joins.values()),
+        gone=frozenset(writer.gone),
+        constants=frozenset(writer.constants),
+        sizes=dict(writer.sizes),
+        asked=writer.asked,
+        groups=writer.groups,
+        widths=writer.widths,
+    )
+    price = pricing.price(draft.flow, writer.fetching.work)
+    return Written(draft, graph, writer.cuts, writer.layouts, price)
 
 
-class _Laying:
-    def __init__(self, draft: Draft) -> None:
+class _Writer:
+    def __init__(self, draft: Draft, pricing: Pricing) -> None:
         self._flow, self._live = draft.flow, draft.live.lines
         self._draft, self._ahead = draft, Ahead(draft.flow, draft.live)
-        self.laid = Laid(Layouts(draft.flow))
-        self._layouts = self.laid.layouts
+        self.layouts = Layouts(draft.flow)
+        in_order = draft.order == "none"
+        self.fetching = Fetching(
+            draft.flow, draft.live.lines, self.layouts, pricing, in_order=in_order
+        )
         self._readers: dict[Line, list[Want]] = defaultdict(list)
         for want in draft.wants:
             self._readers[want.line].append(want)
-        self._layers: dict[str, list[Reduce]] = defaultdict(list)
-        for step, layer in draft.flow.layers:
-            self._layers[step.node].append(layer)
-        self._leader = {line: group[0] for group in tied_lines(draft.flow) for line in group[1:]}
+        self._leader = {line: group[0] for group in draft.flow.tied for line in group[1:]}
         self._agreed: dict[Line, Positions] = {}
         self._forced: dict[Line, Positions] = {}
         self._columns: dict[str, Positions] = {}
+        # Layers that read nothing with a computed weight, of which one column of zeros is left.
+        self._unread: dict[str, Line] = {}
+        self._place: dict[type, Callable[[Any, Step, Wanted], None]] = {
+            Pass: self._place_pass,
+            Absorb: self._place_absorb,
+            Fold: self._place_fold,
+            Carry: self._place_carry,
+            Reduce: self._place_reduce,
+            Select: self._place_select,
+        }
+        self.cuts: Cuts = defaultdict(dict)
+        self.edges: list[Edge] = []
+        self.joins: dict[str, Edge] = {}
+        self.asked: dict[str, SizesRead] = {}
+        self.sizes: dict[str, dict[int, int]] = defaultdict(dict)
+        self.groups: dict[str, int] = {}
+        self.widths: dict[str, int] = {}
+        self.gone: set[str] = set()
+        self.constants: set[str] = set()
 
     def visit(self, step: Step) -> None:
-        """Lay out what a step makes; what is looked through lies where it is selected from."""
-        for layer in self._layers[step.node] if step.executed else ():
+        """Lay out what a step makes, and write down what happens to it."""
+        if step.node not in self._draft.live.steps:
+            self.gone.add(step.node)
+            return
+        layers = [relation for relation in step.relations if isinstance(relation, Reduce)]
+        for layer in layers if step.executed else ():
             # A weight used before has its order of columns, which holds within a node too.
             if layer.weight in self._columns:
                 self._forced[layer.read] = self._columns[layer.weight]
         wanted: Wanted = {}
         for relation in step.relations:
-            self._place(relation, step, wanted)
-        self.laid.wanted[step.node] = wanted
+            self._place[type(relation)](relation, step, wanted)
+        if step.shape_only:
+            self.asked |= {value: self.fetching.asked(value) for value in step.reads}
+        elif step.executed:
+            self._fetch(step, wanted)
+        elif step.node not in self.joins:
+            self.gone.add(step.node)
+        for layer in layers if step.executed else ():
+            columns, rows = len(self._draft.read[layer.layer]), len(self.layouts.of(layer.out))
+            self.fetching.work.append(LayerWork(layer, columns, rows))
+        for relation in step.relations if step.executed else ():
+            if isinstance(relation, Pass):
+                width = len(self.layouts.of(relation.out))
+                self.fetching.work.append(PassWork(relation.out, width))
+                if step.module:  # one that works on each channel is fitted
+                    self.widths[step.node] = width
+        for line in step.resize:
+            self.sizes[step.node][line.axis] = len(self.layouts.of(line))
 
-    @singledispatchmethod
-    def _place(self, relation: object, step: Step, wanted: Wanted) -> None:
-        """Lay out a relation's result, and say what it wants of the lines it reads."""
-        raise TypeError(f"{type(relation).__name__} is no relation")
-
-    @_place.register
     def _place_pass(self, relation: Pass, step: Step, wanted: Wanted) -> None:
         layout = self._lay_out(relation.out, partial(self._follow, relation))
         wanted |= dict.fromkeys(relation.reads, layout)
 
-    @_place.register
     def _place_absorb(self, relation: Absorb, step: Step, wanted: Wanted) -> None:
         everything = np.arange(self._flow.sizes[relation.read])
-        wanted[relation.read] = self._layouts.arrange(relation.read, everything)
+        wanted[relation.read] = self.layouts.arrange(relation.read, everything)
 
-    @_place.register
     def _place_fold(self, relation: Fold, step: Step, wanted: Wanted) -> None:
         live = np.flatnonzero(self._live[relation.out])
-        first = self._layouts.arrange(relation.read, relation.table[live, 0])
+        first = self.layouts.arrange(relation.read, relation.table[live, 0])
         owner = np.empty(self._flow.sizes[relation.read], dtype=np.int64)
         owner[relation.table[:, 0]] = np.arange(len(relation.table))
         wanted[relation.read] = relation.wanted(self._lay_out(relation.out, lambda: owner[first]))
 
-    @_place.register
     def _place_carry(self, relation: Carry, step: Step, wanted: Wanted) -> None:
         live = np.flatnonzero(self._live[relation.read])
-        channels = self._layouts.arrange(relation.read, live)
+        channels = self.layouts.arrange(relation.read, live)
         features = relation.features(channels, self._flow.sizes[relation.read])
-        self._layouts.put(relation.out, features)
+        self.layouts.put(relation.out, features)
         wanted[relation.read] = channels
 
-    @_place.register
     def _place_select(self, relation: Select, step: Step, wanted: Wanted) -> None:
-        self._layouts.look_through(relation)
+        """What is looked through lies where it is selected from, unless it is built for all."""
+        self.layouts.look_through(relation)
         if relation.out.value in self._draft.live.values and self._pays_to_join(relation):
-            line, layouts = relation.out, self._layouts
-            layout = layouts.arrange(line, np.flatnonzero(self._live[line]))
-            found, anchor = layouts.find(line, layout), layouts.anchor(line, self._live)
-            join = Join(line, layout, found, anchor, layouts.joins(line))
-            self.laid.joins[step.node] = join
-            layouts.put(line, layout)
+            layout = self.layouts.arrange(relation.out, np.flatnonzero(self._live[relation.out]))
+            self.joins[step.node] = self.fetching.edge(step.node, relation.out, layout)
+            self.layouts.put(relation.out, layout)
 
-    @_place.register
     def _place_reduce(self, relation: Reduce, step: Step, wanted: Wanted) -> None:
         columns = self._draft.read[relation.layer]
         layout = self._lay_out(relation.out, lambda: self._rows(relation, columns))
@@ -252,35 +189,35 @@ class _Laying:
         wanted |= dict.fromkeys(relation.cuts, layout)
         if relation.read in self._flow.blocks and relation.groups == 1:
             # The blocks hold a few channels more than are kept: read them, with zero weights.
-            columns = self._layouts.of(relation.read)
+            columns = self.layouts.of(relation.read)
         if len(columns) == 0:
             self._read_nothing(relation, step, wanted, contracted)
         elif relation.channelwise:
-            self.laid.groups[step.node] = len(layout)
+            self.groups[step.node] = len(layout)
             wanted[relation.read] = layout
         elif relation.groups > 1:
             groups = relation.groups_kept(self._live[relation.out])
-            self.laid.groups[step.node] = len(groups)
+            self.groups[step.node] = len(groups)
             wanted[contracted] = columns
             wanted[relation.read] = (groups[:, None] * relation.columns + columns).reshape(-1)
         else:
             if relation.weight not in self._columns:
-                self._columns[relation.weight] = self._layouts.arrange(relation.read, columns)
+                self._columns[relation.weight] = self.layouts.arrange(relation.read, columns)
             wanted[contracted] = wanted[relation.read] = self._columns[relation.weight]
 
     def _read_nothing(self, relation: Reduce, step: Step, wanted: Wanted, contracted: Line) -> None:
         """A layer without columns: it is called with one channel, for the shape alone."""
-        self.laid.constants.add(step.node)
+        self.constants.add(step.node)
         # A module can do without columns; a bare operation keeps one, of zeros.
         if isinstance(relation.weight, Parameter):
             wanted[contracted] = np.arange(0 if step.module else 1)
         else:
-            self.laid.unread[step.node] = contracted
+            self._unread[step.node] = contracted
         if relation.groups > 1:
-            self.laid.groups[step.node] = 1
+            self.groups[step.node] = 1
         line = relation.read
         if line in self._flow.classes:
-            wanted[line] = self._layouts.arrange(line, np.flatnonzero(self._live[line]))[:1]
+            wanted[line] = self.layouts.arrange(line, np.flatnonzero(self._live[line]))[:1]
         else:
             wanted[line] = np.arange(1)
 
@@ -294,9 +231,8 @@ class _Laying:
         if self._draft.order == "none":
             return True
         live = np.flatnonzero(self._live[relation.out])
-        layout = self._layouts.arrange(relation.out, live)
-        place = np.full(len(relation.operand), -1)
-        place[layout] = np.arange(len(layout))
+        layout = self.layouts.arrange(relation.out, live)
+        place = places(layout, len(relation.operand))
         apart = sum(len(want.positions) for want in readers)
         joined = len(layout) + sum(
             len(want.positions) for want in readers if not is_slice(np.sort(place[want.positions]))
@@ -312,19 +248,22 @@ class _Laying:
         if layout is None:
             layout = self._forced[line] if line in self._forced else decide()
             self._agreed[leader] = layout
-        self._layouts.put(line, layout)
+        self.layouts.put(line, layout)
         return layout
 
     def _follow(self, relation: Pass) -> Positions:
         """A result lies as what it is made of, if possible as something computed elsewhere."""
-        tensors = [line for line in relation.reads if line not in relation.cuts]
-        tracked = [line for line in tensors if line in self._flow.classes]
+        tracked = [
+            line
+            for line in relation.reads
+            if line not in relation.cuts and line in self._flow.classes
+        ]
         if not tracked:
             return self._ranked(relation.out, free=True)
         wanted = np.flatnonzero(self._live[relation.out])
         # What lies in several tensors is copied together anyway, and in any order.
         lead = min(tracked, key=lambda line: self._scattered(line, wanted))
-        layout = self._layouts.arrange(lead, wanted)
+        layout = self.layouts.arrange(lead, wanted)
         blocks = self._flow.blocks.get(relation.out)
         if blocks:
             block = layout * blocks // self._flow.sizes[relation.out]
@@ -333,19 +272,19 @@ class _Laying:
 
     def _scattered(self, line: Line, wanted: Positions) -> int:
         """Over how many tensors wanted positions of a line lie; none, if it is one itself."""
-        if not self._layouts.is_select(line):
+        if not self.layouts.is_select(line):
             return 0
-        return len(self._layouts.find(line, wanted).roots)
+        return len(self.layouts.find(line, wanted).roots)
 
     def _rows(self, relation: Reduce, columns: Positions) -> Positions:
         live = self._live[relation.out]
         if relation.channelwise and len(columns) and relation.read in self._flow.classes:
-            return self._layouts.arrange(relation.read, np.flatnonzero(live))
+            return self.layouts.arrange(relation.read, np.flatnonzero(live))
         free = relation.groups == 1 or relation.channelwise
         layout = self._ranked(relation.out, free=free)
         if self._draft.order == "none" or not free or relation.out in self._flow.nested:
             return layout
-        return self._ahead.order(relation.out, layout, self._layouts)
+        return self._ahead.order(relation.out, layout, self.layouts)
 
     def _ranked(self, line: Line, *, free: bool) -> Positions:
         """The layout of a line that is made here: in the order found for its channels."""
@@ -353,3 +292,36 @@ class _Laying:
         rank = self._draft.orders.places.place
         ranked = free and bool((rank[classes[live]] >= 0).all())
         return rooted(classes, live, rank if ranked else None, nested=line in self._flow.nested)
+
+    def _fetch(self, step: Step, wanted: Wanted) -> None:
+        """Make an edge of every read that is not of a whole tensor, and cut parameters."""
+        made = {relation.out.value for relation in step.relations if relation.out is not None}
+        for line, positions in wanted.items():
+            if isinstance(line.value, Parameter):
+                self.cuts[line.value][line.axis] = positions
+            if line.value in made and not same(positions, self.layouts.of(line)):
+                raise PlanError(f"{step.node} would have to rearrange channels within")
+        for value in step.reads:
+            if not isinstance(value, Parameter):
+                self._read(step, value, wanted)
+
+    def _read(self, step: Step, value: str, wanted: Wanted) -> None:
+        """An edge for each line of a value that is not read whole; each takes of what is left."""
+        left = 1.0
+        unread = self._unread.get(step.node)
+        if unread is not None and unread.value == value:
+            zeros = (Piece(value, 0, 1, zeros=True),)
+            axes = len(self._flow.shapes[value])
+            self.edges.append(Edge(step.node, value, unread.axis, axes, zeros, 0))
+            left = 1 / self._flow.sizes[unread]
+        lines = {line for line in wanted if line.value == value}
+        for line in sorted(lines.union(self._flow.lines.get(value, ()))):
+            size, selected = self._flow.sizes[line], self.layouts.is_select(line)
+            positions = wanted[line] if line in wanted else np.arange(size)
+            if selected or not same(positions, self.layouts.of(line)):
+                if line.axis == GRID and not selected:
+                    raise PlanError(f"{step.node} would have to rearrange a computed grid")
+                edge = self.fetching.edge(step.node, line, positions)
+                weight = round(edge.channel_bytes * left)
+                self.edges.append(replace(edge, channel_bytes=weight))
+                left *= len(positions) / max(1, size)

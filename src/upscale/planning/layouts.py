@@ -1,4 +1,5 @@
-"""Layouts: which position of the original stands at which place of each pruned tensor.
+"""Layouts: which position of the original stands at which place of each pruned tensor, and how
+a read fetches it from there.
 
 One map per line, and one question asked of it: where do these positions lie now? A line that
 only selects from others has no layout of its own; it is looked through to where the data is.
@@ -10,14 +11,16 @@ places 1 and 0 of `a` and 1 of `b`, and reads them as they lie, in the order 2, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from upscale.channels import Flags, Positions
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.relations import Line, Select
+from upscale.flow.relations import GRID, HeadGrid, Line, Live, Select
+from upscale.planning.plan import Edge, Piece, SizesRead, Spread
+from upscale.targets.prices import MOST_ZEROS
+from upscale.targets.target import Fetched, FetchWork, Pricing, Work
 
 
 def runs(indices: Positions) -> list[tuple[int, int]]:
@@ -41,6 +44,11 @@ def is_slice(indices: Positions) -> bool:
     (True, False)
     """
     return len(indices) <= 1 or bool((np.diff(indices) == 1).all())
+
+
+def same(one: Positions, other: Positions) -> bool:
+    """Whether positions are the same, in the same order; most that are are one array."""
+    return one is other or np.array_equal(one, other)
 
 
 def places(layout: Positions, size: int) -> Positions:
@@ -86,11 +94,14 @@ class Layouts:
         self._physical: dict[Line, Positions] = {}
         self._places: dict[Line, Positions] = {}
         self._selects: dict[Line, Select] = {}
+        self._seen: dict[Line, Found] = {}
 
     def put(self, line: Line, layout: Positions) -> None:
         """Say which positions a line holds, in order."""
         self._physical[line] = layout
-        self._places[line] = places(layout, self._flow.sizes[line])
+        self._places.pop(line, None)
+        if line in self._selects:
+            self._seen.clear()
 
     def look_through(self, relation: Select) -> None:
         """Say that a line is a selection from others."""
@@ -123,23 +134,36 @@ class Layouts:
         """Follow wanted positions through selections to the lines that hold them."""
         if not self.is_select(line):
             return Found((line,), np.zeros_like(wanted), wanted)
-        select = self._selects[line]
+        seen = self._seen_through(line)
+        ways = seen.root[wanted]
         roots: dict[Line | None, int] = {}
-        root = np.empty_like(wanted)
-        position = np.empty_like(wanted)
-        for index in np.unique(select.operand[wanted]).tolist():
-            mine = select.operand[wanted] == index
-            if index < 0:
-                root[mine] = roots.setdefault(None, len(roots))
-                position[mine] = -1
-                continue
-            inner = self.find(select.reads[index], select.position[wanted[mine]])
-            numbers = np.array([roots.setdefault(r, len(roots)) for r in inner.roots])
-            root[mine] = numbers[inner.root]
-            position[mine] = inner.position
-        return Found(tuple(roots), root, position)
+        number = np.zeros(len(seen.roots), dtype=np.int64)
+        for way in np.flatnonzero(np.bincount(ways, minlength=len(number))).tolist():
+            number[way] = roots.setdefault(seen.roots[way], len(roots))
+        return Found(tuple(roots), number[ways], seen.position[wanted])
 
-    def anchor(self, line: Line, live: Mapping[Line, Flags]) -> Line:
+    def _seen_through(self, line: Line) -> Found:
+        """Where all positions of a selection lie; a line reached in two ways comes twice."""
+        if line not in self._seen:
+            select, roots = self._selects[line], list[Line | None]()
+            root, position = np.empty_like(select.operand), np.full_like(select.operand, -1)
+            for index in sorted(set(select.operand.tolist())):
+                mine = select.operand == index
+                inner, there = None if index < 0 else select.reads[index], select.position[mine]
+                if inner is not None and self.is_select(inner):
+                    found = self._seen_through(inner)
+                    root[mine], position[mine] = (
+                        len(roots) + found.root[there],
+                        found.position[there],
+                    )
+                    roots += found.roots
+                else:
+                    root[mine], position[mine] = len(roots), -1 if inner is None else there
+                    roots.append(inner)
+            self._seen[line] = Found(tuple(roots), root, position)
+        return self._seen[line]
+
+    def anchor(self, line: Line, live: Live) -> Line:
         """A line of a tensor that has the shape of this one's value, but for the line itself."""
         while self.is_select(line):
             found = self.find(line, np.flatnonzero(live[line]))
@@ -149,11 +173,18 @@ class Layouts:
 
     def place(self, line: Line, wanted: Positions) -> Positions:
         """The places in a physical line of positions it holds."""
-        self.of(line)
+        if line not in self._places:
+            self._places[line] = places(self.of(line), self._flow.sizes[line])
         return self._places[line][wanted]
 
     def arrange(self, line: Line, wanted: Positions) -> Positions:
         """The wanted positions in the order in which they lie in memory."""
+        if not self.is_select(line):
+            layout, asked = self.of(line), np.zeros(self._flow.sizes[line], dtype=bool)
+            asked[wanted] = True
+            asked = asked[layout]
+            if np.count_nonzero(asked) == len(wanted):
+                return layout if len(layout) == len(wanted) else layout[asked]
         found = self.find(line, wanted)
         key = np.empty_like(wanted)
         for number, root in enumerate(found.roots):
@@ -175,6 +206,110 @@ def rooted(classes: Positions, live: Flags, rank: Positions | None, *, nested: b
     if rank is None:
         return positions
     key = rank[classes[positions]]
+    if (classes[1:] > classes[:-1]).all():  # each occurs once
+        return positions[np.argsort(key, kind="stable")]
     turn = occurrences(classes)[positions]
     order = np.lexsort((turn, key)) if nested else np.lexsort((key, turn))
     return positions[order]
+
+
+class Fetching:
+    """Makes edges of reads, and adds to `work` what they have to fetch."""
+
+    def __init__(
+        self, flow: ChannelFlow, live: Live, layouts: Layouts, pricing: Pricing, *, in_order: bool
+    ) -> None:
+        self._flow, self._live, self._layouts = flow, live, layouts
+        self._in_order, self._pricing = in_order, pricing
+        self.work: list[Work] = []
+
+    def edge(self, node: str, line: Line, wanted: Positions) -> Edge:
+        """How a node reads wanted positions of a line, or puts it together for all its readers."""
+        found, anchor = self._layouts.find(line, wanted), self._layouts.anchor(line, self._live)
+        joined = self._layouts.joins(line)
+        pieces = self._pieces(found, anchor, joined=joined)
+        weight = self._flow.nbytes[line.value] // max(1, self._flow.sizes[line])
+        axis, spread = line.axis, None
+        if line.axis == GRID:
+            axis = next((r.axis for r in found.roots if r is not None), anchor.axis)
+            spread = _spread(self._flow.grids[line], axis, len(wanted))
+        axes = len(self._flow.shapes[pieces[0].value])
+        return Edge(node, line.value, axis, axes, tuple(pieces), weight, spread, joined)
+
+    def _pieces(self, found: Found, anchor: Line, *, joined: bool) -> list[Piece]:
+        """The pieces of what was found, in order; of nothing, one that holds no channel."""
+        if not len(found.root):
+            return [Piece(anchor.value, 0, 0)]
+        breaks = np.flatnonzero(np.diff(found.root)) + 1
+        filled = [root for root in found.roots if root is not None]
+        most = 1 if self._in_order else MOST_ZEROS
+        if not joined and len(filled) == 1 < len(found.roots) and len(breaks) > most:
+            mine = found.root == found.roots.index(filled[0])
+            places = np.full(len(mine), -1)
+            places[mine] = self._layouts.place(filled[0], found.position[mine])
+            only = self._part(filled[0], len(places), len(breaks))
+            self.work.append(FetchWork((only,), joined=False))
+            return [self._gathered(filled[0], places)]
+        pieces: list[Piece] = []
+        parts: list[Fetched] = []
+        for part in np.split(np.arange(len(found.root)), breaks):
+            root = found.roots[int(found.root[part[0]])]
+            if root is None:
+                pieces.append(Piece(anchor.value, 0, len(part), zeros=True))
+            else:
+                places = self._layouts.place(root, found.position[part])
+                stretches = runs(places)
+                parts.append(self._part(root, len(places), len(stretches)))
+                pieces += self._taken(root, places, stretches, parts[-1], joined=joined)
+        if parts:
+            self.work.append(FetchWork(tuple(parts), joined))
+        return pieces
+
+    def _taken(
+        self,
+        root: Line,
+        places: Positions,
+        stretches: list[tuple[int, int]],
+        part: Fetched,
+        *,
+        joined: bool,
+    ) -> list[Piece]:
+        """Channels of one tensor: a slice for each stretch, or one gather."""
+        if len(stretches) > 1 and (
+            self._in_order or self._pricing.pays_to_gather(self._flow, part, joined=joined)
+        ):
+            return [self._gathered(root, places)]
+        size = len(self._layouts.of(root))
+        return [
+            Piece(root.value, start, length, whole=length == size) for start, length in stretches
+        ]
+
+    def _part(self, root: Line, channels: int, stretches: int) -> Fetched:
+        return Fetched(root, channels, stretches, whole=channels == len(self._layouts.of(root)))
+
+    def _gathered(self, root: Line, places: Positions) -> Piece:
+        by_rows = not self._in_order and self._pricing.gathers_rows(self._flow, root)
+        return Piece(root.value, 0, len(places), tuple(places.tolist()), rows=by_rows)
+
+    def asked(self, value: str) -> SizesRead:
+        """Where to ask for the sizes of a value, and what to tell of its lines."""
+        shape, lines = self._flow.shapes[value], self._flow.lines.get(value, ())
+        grid = self._flow.grids.get(lines[0]) if lines else None
+        axes = grid.axes if grid else tuple(range(len(shape)))
+        fixed = {axis: shape[axis] for axis, flat in enumerate(axes) if flat is None}
+        fixed |= {line.axis: shape[line.axis] for line in lines if line.axis != GRID}
+        anchor = self._layouts.anchor(lines[0], self._live).value if lines else value
+        if grid and anchor == value:
+            axes = tuple(range(len(shape)))
+        return SizesRead(anchor, axes, fixed)
+
+
+def _spread(grid: HeadGrid, axis: int, channels: int) -> Spread:
+    """How to spread fetched channels, which lie along an axis, over a grid."""
+    count = len(grid.sizes)
+    spread = iter(range(axis, axis + count))
+    order = tuple(
+        next(spread) if flat is None else flat + (count - 1) * (flat > axis) for flat in grid.axes
+    )
+    last = channels // grid.blocks if grid.blocks else grid.sizes[-1]
+    return Spread((*grid.sizes[:-1], last), order)

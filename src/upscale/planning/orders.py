@@ -3,6 +3,8 @@
 A stream is the classes that one layer computes together: they have one order. Say two layers
 read a stream of four channels, one {0, 2} and the other {2, 3}: the order 0 2 3 1 lets both read
 slices. The solver finds it; here the sets are collected and weighed by what a copy would write.
+
+A line that is added to another may have that one's order instead: `Ahead` looks for it.
 """
 
 from __future__ import annotations
@@ -13,14 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upscale.channels import Places, Positions, positions
-from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.classes import Classes
+from upscale.channels import Parameter, Places, Positions, positions
+from upscale.flow.channel_flow import ChannelFlow, Classes
 from upscale.flow.liveness import Liveness, Want
-from upscale.flow.relations import Line
-from upscale.flow.segments import carried_classes
-from upscale.ordering import solve
-from upscale.planning.layouts import Layouts
+from upscale.flow.relations import GRID, Line, Relation
+from upscale.ordering import Ordering, solve
+from upscale.planning.layouts import Layouts, places
 
 # A run more in a concatenation that copies anyway is nearly free next to a copy of its own.
 CONCATENATED = 1e-6
@@ -44,59 +44,81 @@ class Orders:
     lower_bound: float = 0.0
 
 
+# What is solved of a family: its sets as bytes, by places in their stream, their weights, and the
+# seconds it was given; a draft that cuts streams elsewhere asks for most of them again.
+Solved = dict[tuple[tuple[bytes, ...], tuple[float, ...], float], Ordering]
+
+
 def order_classes(
     flow: ChannelFlow,
     live: Liveness,
     wants: Sequence[Want],
     order: str,
     sets: Iterable[Weighed] | None = None,
+    solved: Solved | None = None,
 ) -> Orders:
     """Order every class of channels whose order is free.
 
     Classes that one layer computes are ordered together. Where one of them stands in a tensor
-    whose order is given, all stay in their own. `sets` replaces what the wants ask for.
+    whose order is given, all stay in their own. `sets` replaces what the wants ask for; what is
+    `solved` already is not solved again.
     """
+    found, solved = Places.none(flow.class_count), {} if solved is None else solved
     if order == "none":
-        return Orders(Places.none(flow.class_count))
-    carried = carried_classes(flow)
+        return Orders(found)
     stream_of = find_streams(flow, live)
-    fixed = fixed_streams(flow, stream_of, wants)
-    sets_of: dict[int, dict[frozenset[int], float]] = defaultdict(lambda: defaultdict(float))
+    # All classes, stream by stream, and where each stands there.
+    grouped = np.argsort(stream_of, kind="stable")
+    start = np.searchsorted(stream_of[grouped], np.arange(len(grouped)))
+    rank = np.empty_like(grouped)
+    rank[grouped] = np.arange(len(grouped)) - start[stream_of[grouped]]
+    sets_of: dict[int, dict[bytes, float]] = defaultdict(lambda: defaultdict(float))
     costly: set[int] = set()
-    asked = _weighed(flow, live, wants, carried) if sets is None else sets
-    for channels, weight, joined in asked:
+    for channels, weight, joined in _weighed(flow, live, wants) if sets is None else sets:
+        if not len(channels):
+            continue
         own = stream_of[channels]
-        together = np.unique(own).tolist()
+        together = _distinct(own)
         if joined or len(together) > 1:
             weight *= CONCATENATED
         elif weight:
             costly.update(together)
         for stream in together:
-            members = channels[own == stream]
-            sets_of[stream][frozenset(members.tolist())] += weight * len(members)
-    places = Places.none(flow.class_count)
+            members = channels if len(together) == 1 else channels[own == stream]
+            sets_of[stream][_ascending(rank[members]).tobytes()] += weight * len(members)
     cost = bound = 0.0
-    for stream in sorted(sets_of.keys() - fixed):
-        family = sets_of[stream]
+    for stream in sorted(sets_of.keys() - fixed_streams(flow, stream_of, wants)):
         seconds = SECONDS if stream in costly else SECONDS_IF_CONCATENATED
-        solved = solve(list(family), list(family.values()), method=order, time_limit=seconds)
-        channels = positions(solved.order)
-        places.stream[channels], places.place[channels] = stream, np.arange(len(channels))
-        cost, bound = cost + solved.cost, bound + solved.lower_bound
-    return Orders(places, cost, bound)
+        family = (tuple(sets_of[stream]), tuple(sets_of[stream].values()), seconds)
+        if family not in solved:
+            members = [np.frombuffer(each, dtype=np.int64) for each in family[0]]
+            solved[family] = solve(members, family[1], method=order, time_limit=seconds)
+        channels = grouped[start[stream] + positions(solved[family].order)]
+        found.stream[channels], found.place[channels] = stream, np.arange(len(channels))
+        cost, bound = cost + solved[family].cost, bound + solved[family].lower_bound
+    return Orders(found, cost, bound)
+
+
+def _distinct(numbers: Positions) -> list[int]:
+    """The different numbers, ascending; in most arrays it is one."""
+    if (numbers == numbers[0]).all():
+        return [int(numbers[0])]
+    return sorted(set(numbers.tolist()))
+
+
+def _ascending(numbers: Positions) -> Positions:
+    """The different numbers, ascending; in most arrays they are so already."""
+    return numbers if (numbers[1:] > numbers[:-1]).all() else np.unique(numbers)
 
 
 def windows_read(
     flow: ChannelFlow, live: Liveness, read: Mapping[str, Positions]
 ) -> Iterator[Weighed]:
     """What each layer reads, as sets that want to be contiguous, all alike."""
-    carried = carried_classes(flow)
     for step, relation in flow.layers:
         if step.node in live.steps and not relation.channelwise:
             wanted, _ = relation.wants(0, live.lines, read)
-            channels = _channels(flow, relation.read, wanted, carried)
-            if len(channels):
-                yield channels, 1.0, False
+            yield _channels(flow, relation.read, wanted), 1.0, False
     # What no layer reads here may still be needed, behind a cut.
     for line in _computed_lines(flow):
         yield flow.classes[line][live.lines[line]], 0.0, False
@@ -104,7 +126,7 @@ def windows_read(
 
 def fixed_streams(flow: ChannelFlow, stream_of: Positions, wants: Sequence[Want]) -> set[int]:
     """The streams whose order is given."""
-    given = [*_fixed(flow, wants, carried_classes(flow)), np.empty(0, dtype=np.int64)]
+    given = [*_fixed(flow, wants), np.empty(0, dtype=np.int64)]
     return set(stream_of[np.concatenate(given)].tolist())
 
 
@@ -118,9 +140,7 @@ def find_streams(flow: ChannelFlow, live: Liveness) -> Positions:
     return streams.find(classes)
 
 
-def _weighed(
-    flow: ChannelFlow, live: Liveness, wants: Sequence[Want], carried: Mapping[int, int]
-) -> Iterator[Weighed]:
+def _weighed(flow: ChannelFlow, live: Liveness, wants: Sequence[Want]) -> Iterator[Weighed]:
     """The sets that want to be contiguous, by what their copies would write."""
     seen_through = Layouts(flow)
     for _, relation in flow.selects:
@@ -132,13 +152,12 @@ def _weighed(
         found = seen_through.find(want.line, want.positions)
         weight = flow.nbytes[want.line.value] / max(1, flow.sizes[want.line])
         alive = live.lines.get(want.line)
-        whole = alive is not None and len(want.positions) == alive.sum()
+        whole = alive is not None and len(want.positions) == np.count_nonzero(alive)
         if found.roots == (want.line,) and whole:
             weight = 0.0  # the whole tensor is read, in whatever order it is
         for number, root in enumerate(found.roots):
-            channels = _channels(flow, root, found.position[found.root == number], carried)
-            if len(channels):
-                yield channels, weight, len(found.roots) > 1 or root in anew
+            mine = found.position[found.root == number]
+            yield _channels(flow, root, mine), weight, len(found.roots) > 1 or root in anew
 
 
 def _put_together(flow: ChannelFlow, seen_through: Layouts) -> Iterator[Line]:
@@ -152,16 +171,14 @@ def _put_together(flow: ChannelFlow, seen_through: Layouts) -> Iterator[Line]:
                 yield relation.out
 
 
-def _channels(
-    flow: ChannelFlow, line: Line | None, positions: Positions, carried: Mapping[int, int]
-) -> Positions:
+def _channels(flow: ChannelFlow, line: Line | None, positions: Positions) -> Positions:
     """The classes of channels at positions of a line; features count as their channels."""
     if line is None or line not in flow.classes:
         return np.empty(0, dtype=np.int64)
     classes = flow.classes[line][positions]
-    if carried:
-        return np.array([carried.get(c, c) for c in classes.tolist()], dtype=np.int64)
-    return classes
+    if not flow.carried:
+        return classes
+    return np.array([flow.carried.get(c, c) for c in classes.tolist()], dtype=np.int64)
 
 
 def _computed_lines(flow: ChannelFlow) -> Iterator[Line]:
@@ -169,9 +186,7 @@ def _computed_lines(flow: ChannelFlow) -> Iterator[Line]:
     return (relation.out for _, relation in flow.layers if not relation.channelwise)
 
 
-def _fixed(
-    flow: ChannelFlow, wants: Sequence[Want], carried: Mapping[int, int]
-) -> Iterator[Positions]:
+def _fixed(flow: ChannelFlow, wants: Sequence[Want]) -> Iterator[Positions]:
     """Classes of lines whose order is given, or needed as it is."""
     made = {relation.out for step in flow.steps for relation in step.relations}
     given = [line for line in flow.classes if line not in made]
@@ -181,7 +196,101 @@ def _fixed(
         if relation.groups > 1 and not relation.channelwise
     ]
     for line in given:
-        yield _channels(flow, line, np.arange(flow.sizes[line]), carried)
+        yield _channels(flow, line, np.arange(flow.sizes[line]))
     for want in wants:
         if want.pinned:
-            yield _channels(flow, want.line, want.positions, carried)
+            yield _channels(flow, want.line, want.positions)
+
+
+class Ahead:
+    """Knows who reads each line, and what its channels are added to."""
+
+    def __init__(self, flow: ChannelFlow, live: Liveness) -> None:
+        self._flow, self._live = flow, live
+        self._readers: dict[Line, list[Relation | None]] = defaultdict(list)
+        self._parts = {part.out: part for _, part in flow.selects if len(part.reads) == 1}
+        for step in flow.steps:
+            if step.node not in live.steps or step.shape_only:
+                continue
+            read = set()
+            for relation in step.relations:
+                for line in relation.reads:
+                    self._readers[line].append(relation)
+                    read.add(line)
+            for value in step.reads if step.executed else ():
+                for line in set(flow.lines.get(value, ())) - read:
+                    self._readers[line].append(None)
+
+    def order(self, line: Line, layout: Positions, layouts: Layouts) -> Positions:
+        """A layout for a line, or the same channels in the order of what they are added to.
+
+        A sum that was split adds a part of the line; then what is added comes first.
+        """
+        size = self._flow.sizes[line]
+        origin = np.arange(size)
+        while (relation := self._reader(line)) is not None:
+            followed = relation.followed(origin)
+            if followed is None or relation.out is None:
+                return layout
+            others = self._others(relation, line)
+            wanted = np.flatnonzero(self._live.lines[relation.out])
+            for other in others:
+                met = self._met(other, wanted, layouts)
+                if met is not None:
+                    return _first(origin[met], layout, size)
+            if others:
+                return layout
+            line, origin = relation.out, followed
+        return layout
+
+    def _reader(self, line: Line) -> Relation | None:
+        """What reads a line, if that is one thing."""
+        readers = self._readers[line]
+        if line.axis == GRID or line in self._flow.blocks:
+            return None
+        if len(readers) == 2:
+            # A split sum reads what is added, and then the rest.
+            readers = [each for each in readers if each is not None and each.out in self._parts]
+        return readers[0] if len(readers) == 1 else None
+
+    def _others(self, relation: Relation, line: Line) -> list[Line]:
+        """The other tensors whose channels meet those of a line."""
+        return [
+            read
+            for read in relation.reads
+            if read != line and read in self._flow.classes and not isinstance(read.value, Parameter)
+        ]
+
+    def _met(self, line: Line, wanted: Positions, layouts: Layouts) -> Positions | None:
+        """Wanted positions in the order in which they lie, if that is known yet.
+
+        What the model itself puts together can be put together in any order.
+        """
+        there = wanted
+        while not layouts.knows(line):
+            if line not in self._parts:
+                return None
+            part = self._parts[line]
+            nothing = (there < 0) | (part.operand[there] < 0)
+            there = np.where(nothing, -1, part.position[there])
+            (line,) = part.reads
+        if layouts.joins(line):
+            return None
+        if there is wanted:
+            return layouts.arrange(line, wanted)
+        held = there >= 0
+        arranged = layouts.arrange(line, np.unique(there[held]))
+        place = np.full(len(there), len(arranged))
+        place[held] = places(arranged, self._flow.sizes[line])[there[held]]
+        return wanted[np.argsort(place, kind="stable")]
+
+
+def _first(channels: Positions, layout: Positions, size: int) -> Positions:
+    """A layout with the given channels first, as far as it has them; each once."""
+    held = np.zeros(size + 1, dtype=bool)  # one more for -1, which is no channel
+    held[layout] = True
+    first = channels[held[channels]]
+    held[first] = False
+    rest = layout[held[layout]]
+    # A channel that comes twice would be counted twice.
+    return np.concatenate((first, rest)) if len(first) + len(rest) == len(layout) else layout

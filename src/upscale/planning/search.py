@@ -9,20 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from upscale.channels import Places, Positions
+from upscale.channels import Parameter, Places, Positions, by_name
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import Liveness, columns_of, find_live, wants_of
 from upscale.flow.untying import Cut, copied, untied, written_anew
 from upscale.lowering.lowered import Lowered
-from upscale.planning.laying import Draft
-from upscale.planning.orders import order_classes, windows_read
-from upscale.planning.plan import Plan
+from upscale.planning.laying import Cuts, Draft, Written, write
+from upscale.planning.orders import Solved, order_classes, windows_read
+from upscale.planning.plan import (
+    GraphChanges,
+    Inserted,
+    Plan,
+    Report,
+    WeightChanges,
+    bytes_copied,
+    fetched,
+)
 from upscale.planning.widening import widen
-from upscale.planning.writer import Written, finished, measured, write
 from upscale.targets.prices import BUILT_IN, WORTH_IT, WORTH_PLANNING
 from upscale.targets.target import Pricing, Target
 
@@ -50,6 +58,24 @@ class Way:
                 )
 
 
+class Burden(NamedTuple):
+    """What makes one plan better than another: bytes, then copies, then pieces."""
+
+    copied_bytes: int
+    copies: int
+    pieces: int
+
+
+def measured(written: Written) -> Burden:
+    """What a draft copies."""
+    edges = fetched(written.graph)
+    return Burden(
+        bytes_copied(edges, concatenated_bytes(written.draft.flow)),
+        sum(edge.copied_bytes > 0 for edge in edges),
+        sum(len(edge.pieces) for edge in written.graph.edges),
+    )
+
+
 def make_plan(lowered: Lowered, way: Way) -> Plan:
     """Decide orders, layouts and edges for the columns each weight keeps.
 
@@ -67,7 +93,7 @@ def make_plan(lowered: Lowered, way: Way) -> Plan:
             best = search.cheaper(best, search.written(replace(best.draft, together=True)))
         if way.widen:
             best = search.widened(search.filled(best))
-    return finished(lowered, way.order, best)
+    return _finished(lowered, way.order, best)
 
 
 class _Search:
@@ -97,18 +123,19 @@ class _Search:
         """The plan whose order copies least; a copy that is made anyway may change the order."""
         live = find_live(self._flow, kept)
         wants = wants_of(self._flow, live, kept)
+        solved: Solved = {}
 
         def written(cuts: frozenset[Cut]) -> Written:
             flow = untied(self._flow, cuts) if cuts else self._flow
-            orders = order_classes(flow, live, wants, self._order)
+            orders = order_classes(flow, live, wants, self._order, solved=solved)
             return self.written(Draft(flow, kept, live, wants, orders, self._order))
 
         best, cuts = written(frozenset()), frozenset[Cut]()
         if self._order == "none":
             return best
         for where in (lambda _: written_anew(self._flow), self._copied_at_additions):
-            more = cuts | where(best)
-            if more > cuts and measured(best).copied_bytes:
+            more = cuts | where(best) if measured(best).copied_bytes else cuts
+            if more > cuts:
                 other = written(more)
                 if measured(other) < measured(best):
                     best, cuts = other, more
@@ -116,8 +143,8 @@ class _Search:
 
     def _copied_at_additions(self, written: Written) -> frozenset[Cut]:
         """Where a plan copies to add: a copy can bring channels into any order."""
-        edges = ((edge.node, edge.value) for edge in written.graph.edges if edge.copied_bytes)
-        return copied(self._flow, frozenset(edges))
+        copies = [(edge.node, edge.value) for edge in written.graph.edges if edge.copied_bytes]
+        return copied(self._flow, frozenset(copies)) if copies else frozenset()
 
     def widened(self, base: Written) -> Written:
         """The plan, or one in which layers read more than they keep, if that is cheaper."""
@@ -166,3 +193,72 @@ class _Search:
         orders = replace(base.draft.orders, places=places)
         other = replace(base.draft, read=read, live=live, wants=wants, orders=orders)
         return self.cheaper(base, self.written(other))
+
+
+def _finished(lowered: Lowered, order: str, best: Written) -> Plan:
+    """The plan that a draft makes of a lowered flow."""
+    flow = lowered.flow
+    pruned = {layer.name for _, layer in flow.layers}
+    kept = by_name(lowered.kept)
+    left = sorted(kept.keys() - pruned)
+    unreached = {name for name in left if Parameter(name) not in flow.uses} | lowered.unreached
+    return Plan(
+        order=order,
+        kept={name: tuple(columns.tolist()) for name, columns in kept.items()},
+        graph=_with_turns(flow, best.graph, lowered.renamed),
+        weights=WeightChanges(
+            cuts={
+                name: {axis: tuple(own.tolist()) for axis, own in by_axis.items()}
+                for name, by_axis in by_name(best.cuts).items()
+            },
+            folds=lowered.folds,
+            gates=lowered.gates,
+        ),
+        masks=lowered.masks,
+        report=Report(
+            stayed=tuple(name for name in left if Parameter(name) in flow.uses),
+            unreached=tuple(sorted(unreached)),
+            frozen=tuple(step.frozen for step in flow.steps if step.frozen),
+            order_cost=best.draft.orders.cost,
+            lower_bound=best.draft.orders.lower_bound,
+            unpruned_concatenated_bytes=concatenated_bytes(flow),
+            estimated_us=best.price / 1000,
+            zeros=_zeros_left(lowered, best.graph, best.cuts),
+            fixed=lowered.fixed,
+        ),
+    )
+
+
+def _with_turns(flow: ChannelFlow, graph: GraphChanges, renamed: Mapping[str, str]) -> GraphChanges:
+    """The changes with the steps that lowering inserted, each at the node where it runs."""
+    turns: dict[str, list[str]] = {step.at: [] for step in flow.steps if step.at is not None}
+    inserted = {}
+    for step in flow.steps:
+        node = step.node if step.at is None else step.at
+        if node in turns:
+            turns[node].append(step.node)
+        if step.at is not None and step.executed:
+            weights = [value for value in step.reads if isinstance(value, Parameter)]
+            reads = tuple(value for value in step.reads if value not in weights)
+            weight = weights[0].name if weights else None
+            inserted[step.node] = Inserted(reads, step.makes[0], weight)
+    ordered = {node: tuple(names) for node, names in turns.items()}
+    return replace(graph, turns=ordered, inserted=inserted, renamed=renamed)
+
+
+def _zeros_left(lowered: Lowered, graph: GraphChanges, cuts: Cuts) -> dict[str, tuple[int, ...]]:
+    """The rows of weights that are zero and are computed all the same."""
+    run = {v for step in lowered.flow.steps if step.node not in graph.gone for v in step.reads}
+    left = {}
+    for weight, by_axis in lowered.masks.zeroed.items():
+        for axis, gone in by_axis.items():
+            here = cuts.get(Parameter(weight), {}).get(axis)
+            rows = np.array(gone) if here is None else np.intersect1d(gone, here)
+            if Parameter(weight) in run and len(rows) and weight.endswith("weight"):
+                left[weight] = tuple(rows.tolist())
+    return left
+
+
+def concatenated_bytes(flow: ChannelFlow) -> int:
+    """Bytes that the unpruned model's own concatenations and channel paddings write."""
+    return sum(flow.nbytes[joined.out.value] for _, joined in flow.selects if joined.joined)

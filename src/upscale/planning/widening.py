@@ -10,7 +10,7 @@ what it fetches and what the wider layer computes more; the cheapest is taken, i
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -68,7 +68,7 @@ def widen(
 
 def _reads(flow: ChannelFlow, live: Liveness) -> Iterator[_Read]:
     """The reads of layers that can be widened: each weight is used once, by its layer alone."""
-    uses = Counter(value for step in flow.steps for value in step.reads)
+    uses = flow.uses
     readers: dict[Line, int] = defaultdict(int)
     passes: dict[Line, Line] = {}
     for step in flow.steps:
@@ -112,14 +112,12 @@ def _cheapest(
     save."""
     found = layouts.find(read.line, np.arange(flow.sizes[read.line]))
     place = np.full(len(found.root), -1)
-    gap = np.full(len(found.root), NOT_HELD)
-    wanted = np.zeros(len(found.root), dtype=bool)
-    wanted[columns] = True
     for number, root in enumerate(found.roots):
         if root is not None:
             mine = found.root == number
             place[mine] = layouts.place(root, found.position[mine])
-            gap[mine] = _gaps(place[mine], np.sort(place[mine & wanted]))
+    if (place[columns] < 0).any():
+        return columns, 0.0  # some of what it reads is no tensor's
     order = np.lexsort((place, found.root))
     rates = pricing.rates(flow, (root for root in found.roots if root is not None))
     rows = int(live.lines[read.relation.out].sum())
@@ -154,11 +152,16 @@ def _cheapest(
     def price(columns: Positions) -> float:
         return fetched(columns) + compute(len(columns))
 
-    if (gap[columns] == NOT_HELD).any():
-        return columns, 0.0  # some of what it reads is no tensor's
     least = fetched(columns, together=True) if joined or len(found.roots) > 1 else 0.0
     if fetched(columns) - least < WORTH_IT:
         return columns, 0.0
+    gap = np.full(len(place), NOT_HELD)
+    wanted = np.zeros(len(place), dtype=bool)
+    wanted[columns] = True
+    for number, root in enumerate(found.roots):
+        if root is not None:
+            mine = found.root == number
+            gap[mine] = _gaps(place[mine], np.sort(place[mine & wanted]))
     widths = np.unique(gap[(gap > 0) & (gap < NOT_HELD)])
     doubling = np.searchsorted(widths, 2 ** np.arange(32), side="right")
     steps = widths[np.unique(doubling[doubling > 0]) - 1]

@@ -26,7 +26,7 @@ from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
 from upscale.recovery.recover import recover as refit
 from upscale.selected.amounts import Amount, Latency
-from upscale.selected.selection import Selection, check_kind
+from upscale.selected.selection import Selection
 from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
@@ -136,7 +136,6 @@ def _check_asks_once(
     if (amount is None) == (selection is None):
         raise SelectionError("say how much to prune, amount=, or what to keep, selection=: one")
     if selection is not None:
-        check_kind(selection)
         if idle := sorted(options.keys() - {"data"}):
             raise SelectionError(f"{idle[0]} has no say where a selection is given; leave it out")
         if steps > 1:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from upscale.capture import Example
 from upscale.channels import Parameter
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.segments import carried_classes
 from upscale.model.batches import Batch
 from upscale.model.layers import copied
 from upscale.recovery.curves import curves_of
@@ -78,7 +77,7 @@ def norm_scales(
                 classes = flow.classes[passing.out].tolist()
                 for tied, scale in zip(classes, scales[line.value], strict=True):
                     by_class[tied] += float(scale)
-    carried = carried_classes(flow)
+    carried = flow.carried
     by_layer: dict[str, Tensor] = {}
     for _, relation in flow.layers:
         if relation.name not in layers:
@@ -107,7 +106,7 @@ def curve_scores(
     if side == "input":
         return {name: torch.tensor(of_weights[w]) for w, name in layers.items() if w in of_weights}
     flow = subject.flow
-    carried = carried_classes(flow)
+    carried = flow.carried
     by_class: dict[int, float] = defaultdict(float)
     for _, relation in flow.layers:
         known = relation.read in flow.classes and not relation.channelwise

@@ -20,7 +20,6 @@ import numpy as np
 from upscale.channels import Flags, Parameter, Positions, positions
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.liveness import find_live, wants_of
-from upscale.flow.segments import carried_classes
 from upscale.flow.untying import untied, written_anew
 from upscale.lowering.lowered import Lowered
 from upscale.planning import Plan, Way, make_plan
@@ -100,7 +99,7 @@ def _streams(flow: ChannelFlow, kept: Mapping[str, Flags]) -> Iterator[Stream]:
     cut = untied(flow, written_anew(flow))
     live = find_live(cut, {})
     stream_of = find_streams(cut, live)
-    carried = carried_classes(cut)
+    carried = cut.carried
     fixed = fixed_streams(cut, stream_of, wants_of(cut, live, {}))
     readers: dict[int, list[WindowReader]] = defaultdict(list)
     awkward: set[int] = set()
@@ -173,7 +172,7 @@ def _together(
 def _guilty(plan: Plan, flow: ChannelFlow, streams: list[Stream], ways: list[int]) -> list[int]:
     """The freest of the streams that a plan copies channels of."""
     cut = untied(flow, written_anew(flow))
-    carried = carried_classes(cut)
+    carried = cut.carried
     edges = (*plan.graph.edges, *plan.graph.joins)
     copying = [e for e in edges if e.copied_bytes] or [e for e in edges if e.concatenated_bytes]
     values = {edge.value for edge in copying} | {p.value for e in copying for p in e.pieces}

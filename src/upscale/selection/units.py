@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from upscale.channels import Positions, positions
-from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.classes import Classes
+from upscale.flow.channel_flow import ChannelFlow, Classes
 from upscale.flow.relations import Line
-from upscale.flow.segments import carried_classes, find_segments
+from upscale.flow.segments import find_segments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +76,7 @@ def _numbered(of: Mapping[str, Positions]) -> Units:
 
 def _ends(flow: ChannelFlow, side: str) -> dict[str, Positions]:
     """For each layer's weight, the classes that each of its channels touches, a row a use."""
-    carried = carried_classes(flow)
+    carried = flow.carried
     needed = _needed(flow, carried) if side == "output" else set()
     uses: dict[str, list[Positions]] = defaultdict(list)
     left_out: set[str] = set()

@@ -13,7 +13,7 @@ from upscale.channels import Positions, positions
 from upscale.errors import PlanError
 from upscale.flow.liveness import Want, find_live, wants_of
 from upscale.flow.relations import GRID, Line, Reduce
-from upscale.flow.segments import carried_classes, find_segments
+from upscale.flow.segments import find_segments
 from upscale.lowering.lowered import Lowered
 from upscale.planning import Edge, Plan, Way, make_plan
 from upscale.planning.layouts import Layouts, runs
@@ -108,7 +108,7 @@ class _Reading:
         self._by_line = grouped((want.line, want) for want in self._wants)
         self._layers = [(step, own) for step, own in flow.layers if not own.channelwise]
         self._components = find_streams(flow, self._live)
-        self._carried = carried_classes(flow)
+        self._carried = flow.carried
         self._segments = {
             weight: number
             for number, segment in enumerate(find_segments(flow))
