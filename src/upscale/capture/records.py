@@ -7,7 +7,7 @@ node of its own that calls the class:
     output = Output(logits=y)      # marked by PACKS in its meta
     return output
 
-Dicts of a class of their own are made again likewise.
+Dicts of a class of their own are made again likewise, and named tuples where torch needs it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from upscale.capture.example import is_record, leaves_of, mapped
 from upscale.errors import CaptureError
+from upscale.tools.versions import writes_named_tuples
 
 PACKS = "packs"
 # What a graph has words for.
@@ -38,12 +39,14 @@ class Packed:
 
 def maker_of(value: Any) -> functools.partial[Any] | None:
     """The call that makes a record of traced values anew; `None` if a graph has words for it."""
-    if not (_is_own_dict(value) or is_record(value)):
+    if not (_is_own_dict(value) or is_record(value) or _is_unwritable_tuple(value)):
         return None
     if not any(isinstance(leaf, fx.Proxy | fx.Node) for leaf in leaves_of(value)):
         return None
     kind: Any = type(value)
-    if not is_record(value):
+    if isinstance(value, tuple):
+        maker = functools.partial(kind, *value)
+    elif not is_record(value):
         maker = functools.partial(kind, list(value.items()))
     else:
         # A field that is `None` is said only where it is not `None` by default.
@@ -61,6 +64,11 @@ def maker_of(value: Any) -> functools.partial[Any] | None:
 def _is_own_dict(value: Any) -> bool:
     """Whether a value is a dict of a class of its own."""
     return isinstance(value, dict) and type(value) not in PLAIN
+
+
+def _is_unwritable_tuple(value: Any) -> bool:
+    """Whether a value is a named tuple that torch cannot write as such into the code of a graph."""
+    return isinstance(value, tuple) and hasattr(value, "_fields") and not writes_named_tuples()
 
 
 def _makes(maker: functools.partial[Any], value: Any) -> bool:

@@ -35,10 +35,11 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.fx import _symbolic_trace as tracing
 
 from upscale.tools.generated_code import let_texts_go
+from upscale.tools.versions import attributes_put_back, setter_of_buffers
 
 _turn = threading.RLock()
 _held = threading.local()
@@ -130,6 +131,9 @@ def _patcher_of(here: _Here) -> Callable[[], contextlib.AbstractContextManager[A
                 patch_method(owner, name, _only(here, new, getattr(owner, name)), *rest, **more)
 
             patcher.patch, patcher.patch_method = patch_here, patch_method_here
+            setter = setter_of_buffers()
+            if setter is not None:
+                patcher.patch_method(nn.Module, "__setattr__", setter)
             yield patcher
 
     return new_patcher
@@ -175,7 +179,10 @@ def export_turn() -> Iterator[None]:
     own: list[tuple[Any, str, Any]] = [
         (machinery, "_compiling_state_context", _exporting_here),
         (machinery, "_ignore_backend_decomps", contextlib.nullcontext),
+        (machinery, "_detect_attribute_assignment", attributes_put_back),
         (FakeTensorMode, "cache", {}),
+        # A compiled model is exported as what it was compiled from, which some versions refuse.
+        (sys.modules.get("torch._dynamo.config"), "error_on_nested_fx_trace", False),
     ]
     with turn(), contextlib.ExitStack() as afterwards:
         for method in vars(ShapeEnv).values():

@@ -1,0 +1,83 @@
+"""The suite in a process of one cell's environment, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[2]
+# Not of a version: plain integers, and nothing of torch.
+LEFT_OUT = ("tests/ordering",)
+HOURS = 4.0
+
+
+def run_suite(python: Path, work: Path) -> dict[str, Any]:
+    """Run the tests in an environment; what passed, what did not, and how long it took."""
+    report, log = work / "junit.xml", work / "suite.log"
+    report.unlink(missing_ok=True)
+    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-q", "--tb=short"]
+    command += ["--show-capture=no", f"--junitxml={report}"]
+    command += [f"--ignore={path}" for path in LEFT_OUT]
+    begun = time.monotonic()
+    with log.open("w", encoding="utf-8") as stream:
+        subprocess.run(
+            [*command, "tests"],
+            cwd=ROOT,
+            env=_settings(),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            timeout=3600 * HOURS,
+            check=False,
+        )
+    minutes = (time.monotonic() - begun) / 60
+    if not report.exists():
+        last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
+        return {"passed": 0, "failed": [f"the suite did not end: {' '.join(last)}"]}
+    return {**outcome(ElementTree.parse(report).getroot()), "minutes": round(minutes, 1)}
+
+
+def outcome(report: ElementTree.Element) -> dict[str, Any]:
+    """What a report of pytest's says: how many passed, which failed, why others were skipped."""
+    failed: list[str] = []
+    skipped: Counter[str] = Counter()
+    passed = 0
+    for case in report.iter("testcase"):
+        skip = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.append(f"{case.get('classname')}::{case.get('name')}")
+        elif skip is not None:
+            skipped[skip.get("message") or ""] += 1
+        else:
+            passed += 1
+    return {"passed": passed, "failed": failed, "skipped": dict(sorted(skipped.items()))}
+
+
+def run_exchange(python: Path, place: Path, others: list[Path]) -> dict[str, Any]:
+    """Write files and plans for other cells, and read those that they wrote."""
+    exchange = [str(python), "-m", "scripts.matrix.exchange"]
+    written = _call([*exchange, "write", str(place)])
+    if written.returncode != 0:
+        return {"error": written.stderr.strip()[-500:]}
+    read = _call([*exchange, "read", *map(str, (place, *others))])
+    if read.returncode != 0:
+        return {"error": read.stderr.strip()[-500:]}
+    found: dict[str, Any] = json.loads(read.stdout.splitlines()[-1])
+    return found
+
+
+def _call(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=ROOT, env=_settings(), capture_output=True, text=True, check=False
+    )
+
+
+def _settings() -> dict[str, str]:
+    """The environment of a process that runs this folder's source, in one thread."""
+    own = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **own}
