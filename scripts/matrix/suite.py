@@ -12,8 +12,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
-# Not of a version: plain integers, and nothing of torch.
-LEFT_OUT = ("tests/ordering",)
+# Tests that are not run, and why.
+LEFT_OUT = {
+    "tests/documents/test_docs.py::test_the_pictures_in_the_documents_tell_the_numbers_of_today": (
+        "the pictures are drawn with the pinned versions, and where channels are about as "
+        "important the rounding of others chooses other ones"
+    ),
+}
 HOURS = 4.0
 
 
@@ -21,9 +26,9 @@ def run_suite(python: Path, work: Path) -> dict[str, Any]:
     """Run the tests in an environment; what passed, what did not, and how long it took."""
     report, log = work / "junit.xml", work / "suite.log"
     report.unlink(missing_ok=True)
-    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-q", "--tb=short"]
+    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-v", "--tb=short"]
     command += ["--show-capture=no", f"--junitxml={report}"]
-    command += [f"--ignore={path}" for path in LEFT_OUT]
+    command += [f"--deselect={test}" for test in LEFT_OUT]
     begun = time.monotonic()
     with log.open("w", encoding="utf-8") as stream:
         subprocess.run(

@@ -39,7 +39,7 @@ from torch import fx, nn
 from torch.fx import _symbolic_trace as tracing
 
 from upscale.tools.generated_code import let_texts_go
-from upscale.tools.versions import attributes_put_back, setter_of_buffers
+from upscale.tools.versions import attributes_put_back, devices_traced, setter_of_buffers
 
 _turn = threading.RLock()
 _held = threading.local()
@@ -153,7 +153,8 @@ def _kept_to_its_thread(trace: FunctionType) -> Callable[..., fx.Graph]:
             own.__kwdefaults__ = trace.__kwdefaults__
             tracing._is_fx_tracing_flag = here  # type: ignore[assignment]
             try:
-                graph: fx.Graph = own(self, *args, **kwargs)
+                with devices_traced():
+                    graph: fx.Graph = own(self, *args, **kwargs)
                 return graph
             finally:
                 tracing._is_fx_tracing_flag = before

@@ -9,8 +9,9 @@ import os
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
+from torch.fx.graph import _PyTreeCodeGen
 from torch.utils._pytree import tree_leaves, tree_map
 
 from upscale.capture import Example, export_turn, two_of_each
@@ -58,14 +59,26 @@ def exported(
 
 def _flattened(model: nn.Module) -> nn.Module:
     """Let a model give its outputs one after the other, without `None`; changed in place."""
+    if isinstance(model, fx.GraphModule):  # torch.export runs the graph, whatever forward is
+        (last,) = model.graph.find_nodes(op="output")
+        last.args = (_without_none(last.args[0]),)
+        codegen = model.graph._codegen
+        if isinstance(codegen, _PyTreeCodeGen):
+            codegen.pytree_info = codegen.pytree_info._replace(out_spec=None)
+        model.recompile()
+        return model
     forward = model.forward
 
     @functools.wraps(forward)
     def flat(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        return tuple(leaf for leaf in tree_leaves(forward(*args, **kwargs)) if leaf is not None)
+        return _without_none(forward(*args, **kwargs))
 
     model.forward = flat
     return model
+
+
+def _without_none(outputs: Any) -> tuple[Any, ...]:
+    return tuple(leaf for leaf in tree_leaves(outputs) if leaf is not None)
 
 
 def _free_batch(leaf: Any) -> Any:

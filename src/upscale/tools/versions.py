@@ -7,6 +7,7 @@ two releases, or a patched one, is then known by what it can do.
     older torch                                      newer torch
     a packed value's parts are `children_specs`      they are `children()`
     a buffer is never bound to what stands for it    `self.count += 1` can be traced
+    no device is asked of what stands for it         `torch.ones(2, device=x.device)` can be traced
     an export may not bind tensors to attributes     it may, with a warning
     an exported program takes any size               it refuses sizes that would decide otherwise
     generated code loses the class of a named tuple  it has it among its names
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
+from torch.overrides import handle_torch_function
 from torch.utils._pytree import TreeSpec
 
 
@@ -59,6 +61,52 @@ def _set_buffer(module: nn.Module, name: str, value: Any) -> None:
         module._buffers[name] = value  # type: ignore[assignment]
     else:
         _set_attribute(module, name, value)
+
+
+# What makes tensors on a device that is asked for.
+MAKERS = (
+    *("arange", "as_tensor", "empty", "empty_like", "eye", "full", "full_like", "linspace"),
+    *("logspace", "ones", "ones_like", "rand", "rand_like", "randint", "randn", "randn_like"),
+    *("randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros"),
+    "zeros_like",
+)
+
+
+@contextlib.contextmanager
+def devices_traced() -> Iterator[None]:
+    """Let what makes tensors take a proxy for a device, which older versions refuse.
+
+    For calls without a proxy nothing changes, so that other threads notice nothing.
+    """
+    own = {name: getattr(torch, name) for name in MAKERS} if _refuses_devices() else {}
+    for name, maker in own.items():
+        setattr(torch, name, _asking(maker))
+    try:
+        yield
+    finally:
+        for name, maker in own.items():
+            setattr(torch, name, maker)
+
+
+@functools.cache
+def _refuses_devices() -> bool:
+    stand_in: Any = fx.Proxy(fx.Graph().placeholder("device"))
+    try:
+        torch.ones(1, device=stand_in)
+    except TypeError:
+        return True
+    return False
+
+
+def _asking(maker: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(maker)
+    def asking(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if isinstance(device, fx.Proxy):
+            return handle_torch_function(maker, (device,), *args, **kwargs)
+        return maker(*args, **kwargs)
+
+    return asking
 
 
 @contextlib.contextmanager
