@@ -19,7 +19,7 @@ from typing import Any
 
 from scripts.matrix.cells import CELLS, Cell, to_run
 from scripts.matrix.environments import NoEnvironment, environment
-from scripts.matrix.suite import ROOT, run_exchange, run_suite
+from scripts.matrix.suite import ROOT, copy_source, run_exchange, run_suite
 from scripts.matrix.table import PACKAGES, is_green, page
 
 RECORDS = ROOT / "docs" / "versions.json"
@@ -29,13 +29,14 @@ PLACE = "UPSCALE_MATRIX"
 
 def try_cell(cell: Cell, work: Path) -> dict[str, Any]:
     """Run the suite in a cell's environment, and exchange files with all cells before it."""
-    files = work / "files"
+    files, source = work / "files", work / "source"
     own = files / cell.key.replace(" ", "_")
     with environment(cell, work / "environment") as (python, versions):
         _say(cell, f"torch {versions['torch']}, Python {versions['python']}")
         others = [place for place in sorted(files.glob("*")) if place != own]
-        exchange = run_exchange(python, own, others)
-        found = run_suite(python, work)
+        copy_source(source)
+        exchange = run_exchange(python, source, own, others)
+        found = run_suite(python, source, work)
     installed = {name: versions[name] for name in PACKAGES if name in versions}
     return {"cell": asdict(cell), "installed": installed, **found, "exchange": exchange}
 

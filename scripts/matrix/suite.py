@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -22,7 +23,23 @@ LEFT_OUT = {
 HOURS = 4.0
 
 
-def run_suite(python: Path, work: Path) -> dict[str, Any]:
+def copy_source(place: Path) -> None:
+    """Copy all files that git knows of or would, so that work can go on while they are tried."""
+    shutil.rmtree(place, ignore_errors=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in listed.stdout.split("\0"):
+        if (ROOT / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, place / name)
+
+
+def run_suite(python: Path, source: Path, work: Path) -> dict[str, Any]:
     """Run the tests in an environment; what passed, what did not, and how long it took."""
     report, log = work / "junit.xml", work / "suite.log"
     report.unlink(missing_ok=True)
@@ -33,8 +50,8 @@ def run_suite(python: Path, work: Path) -> dict[str, Any]:
     with log.open("w", encoding="utf-8") as stream:
         subprocess.run(
             [*command, "tests"],
-            cwd=ROOT,
-            env=_settings(),
+            cwd=source,
+            env=_settings(source),
             stdout=stream,
             stderr=subprocess.STDOUT,
             timeout=3600 * HOURS,
@@ -63,26 +80,30 @@ def outcome(report: ElementTree.Element) -> dict[str, Any]:
     return {"passed": passed, "failed": failed, "skipped": dict(sorted(skipped.items()))}
 
 
-def run_exchange(python: Path, place: Path, others: list[Path]) -> dict[str, Any]:
+def run_exchange(python: Path, source: Path, place: Path, others: list[Path]) -> dict[str, Any]:
     """Write files and plans for other cells, and read those that they wrote."""
     exchange = [str(python), "-m", "scripts.matrix.exchange"]
-    written = _call([*exchange, "write", str(place)])
+    written = _call([*exchange, "write", str(place)], source)
     if written.returncode != 0:
         return {"error": written.stderr.strip()[-500:]}
-    read = _call([*exchange, "read", *map(str, (place, *others))])
+    read = _call([*exchange, "read", *map(str, (place, *others))], source)
     if read.returncode != 0:
         return {"error": read.stderr.strip()[-500:]}
     found: dict[str, Any] = json.loads(read.stdout.splitlines()[-1])
     return found
 
 
-def _call(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _call(command: list[str], source: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=ROOT, env=_settings(), capture_output=True, text=True, check=False
+        command, cwd=source, env=_settings(source), capture_output=True, text=True, check=False
     )
 
 
-def _settings() -> dict[str, str]:
-    """The environment of a process that runs this folder's source, in one thread."""
-    own = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+def _settings(source: Path) -> dict[str, str]:
+    """The environment of a process that runs this source, in one thread."""
+    own = {
+        "PYTHONPATH": str(source / "src"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     return {**os.environ, **own}
