@@ -381,7 +381,8 @@ def test_as_many_readers_copy_as_the_order_leaves_sets_apart(drawn_reads: Reads)
 
 @given(reads())
 @example((6, [[0, 1, 2, 4], [0, 1, 2, 5], [3], [0, 1]]))
-def test_a_residual_stream_copies_no_more_than_the_order_leaves_apart(drawn_reads: Reads) -> None:
+@example((7, [[0, 1, 2], [0, 2, 4, 5], [0, 1, 3, 4, 5, 6], [1, 2, 3]]))
+def test_a_residual_stream_copies_no_more_bytes_than_its_order(drawn_reads: Reads) -> None:
     model, selection = stream_of(drawn_reads, adds=True)
     sets = [set(members) for members in drawn_reads[1]]
     # Each addition reads of the longer operand what the readers behind it want.
@@ -389,9 +390,9 @@ def test_a_residual_stream_copies_no_more_than_the_order_leaves_apart(drawn_read
     family = [*sets, *narrowed]
     plan = upscale.plan(model, PIXEL, selection)
     solved = solve(family, [float(len(members)) for members in family])
-    # A copy that an addition pays may leave the sets behind it side by side.
-    assert plan.copies <= solved.contiguous.count(False), f"{solved}\n{plan}"
-    assert plan.copied_bytes <= 4 * solved.cost
+    # A copy that an addition pays may leave the sets behind it side by side. Two copies of three
+    # channels are no worse than one of six.
+    assert plan.copied_bytes <= 4 * solved.cost, f"{solved}\n{plan}"
 
 
 NARROWED = [[2, 3, 4], [0, 4], [1, 2, 4, 5, 6], [2, 3, 4, 5, 6], [1, 5, 6], [0, 1, 2, 5, 6], [0, 2]]

@@ -29,6 +29,7 @@ from upscale.capture.torch_export import (
 )
 from upscale.model.layers import tensors
 from upscale.tools.quiet import quietly
+from upscale.tools.versions import module_of
 
 aten = torch.ops.aten
 DROPOUTS = {getattr(aten, name).default for name in spelling.DROPOUTS}
@@ -70,7 +71,7 @@ def trace_program(model: nn.Module, made: Program, *, functional: bool = False) 
         _say_what_is_shared(program.graph_module)
         if functional:
             program = program.run_decompositions({})
-        module = program.module()
+        module = module_of(program)
     made.unpacking.pack(module.graph)
     _let_views_copy(module.graph)
     _say_what_is_bound(module.graph)

@@ -23,6 +23,7 @@ from upscale.capture.symbolic_trace import Traced, calls_python
 from upscale.capture.value_tracer import TracedValue, Unfaithful, ValueTracer
 from upscale.model.layers import copied
 from upscale.tools.own_draws import OwnDraws
+from upscale.tools.versions import devices_traced
 
 
 def open_functions(
@@ -100,7 +101,8 @@ class _Inliner(fx.Interpreter):
                 for operand, value in values.items()
             }
             args, kwargs = _plain(fx.map_arg((node.args, node.kwargs), given.__getitem__))
-            graph = tracer.finish(function(*args, **kwargs))
+            with devices_traced():
+                graph = tracer.finish(function(*args, **kwargs))
             weighs = any(isinstance(value, nn.Parameter) for value in values.values())
             if tracer.decides and not weighs:
                 return None, None  # sizes are given up only where there is a layer to gain

@@ -13,6 +13,7 @@ name would be wrong, and is refused.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -39,6 +40,8 @@ from upscale.errors import CaptureError
 
 # Convolutions, and how many axes their input has if the first is one of samples.
 SAMPLED_CONVOLUTIONS = {"conv1d": 3, "conv2d": 4, "conv3d": 5}
+# Where a slice ends that says no end.
+END = sys.maxsize
 # Arguments that are what they say.
 LITERALS = {
     *(bool, int, float, complex, str, type(None), torch._ops.OpOverload),
@@ -87,6 +90,7 @@ class Observer(fx.Interpreter):
         self._calls: list[Call] = []
         self._writes: list[str] = []
         self._statistics: list[str] = []
+        self._kept: list[Tensor] = []  # what has no name of its own stays alive: its id is bound
         reads, takes, operands = {}, list[str | None](), list[Tensor]()
         for operand in n.all_input_nodes:
             leaves, names, spec = self.given[operand]
@@ -102,6 +106,9 @@ class Observer(fx.Interpreter):
             self._memory.check_binding(operands[0], operands[1], n)
         with _Dispatched(self._record):
             result = super().run_node(n)
+            if self._kept and not self._calls:
+                # On another size it may be a part: `x[:, :height]` is whole at this one.
+                result = tree_map_only(Tensor, torch.ops.aten.alias.default, result)
         if PACKS in n.meta:
             result = Packed(result)
         leaves, spec = tree_flatten(result)
@@ -150,6 +157,11 @@ class Observer(fx.Interpreter):
         self._check_overwritten(reads)
         aliased = any(name in self._overwritten for name in reads)
         result = self._perform(overload, args, kwargs, schema.written_in(args, kwargs))
+        if _is_whole_slice(overload, args):
+            # Older versions of torch take one along each axis that `x[:, :, 3]` names.
+            self._bound[id(result)] = reads[0]
+            self._kept.append(result)
+            return result
         if schema.op in NORMS and arguments[NORMS[schema.op]]:
             kept = (arguments[name] for name in STATISTICS)
             self._statistics += [ref.value for ref in kept if isinstance(ref, Ref)]
@@ -273,6 +285,11 @@ class _Measurer(fx.Interpreter):
 
 def _each_once(names: Sequence[str | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def _is_whole_slice(overload: Any, args: tuple[Any, ...]) -> bool:
+    """Whether an operation takes all there is along an axis, as `x[:]` does."""
+    return overload is torch.ops.aten.slice.Tensor and args[2:] in ((0, END), (0, END, 1))
 
 
 def _overlap(written: Tensor, other: Tensor) -> bool:

@@ -7,7 +7,7 @@ node of its own that calls the class:
     output = Output(logits=y)      # marked by PACKS in its meta
     return output
 
-Dicts of a class of their own are made again likewise.
+Dicts of a class of their own are made again likewise, and named tuples where torch needs it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from upscale.capture.captured import is_own_dict, is_record, leaves_of, mapped
 from upscale.errors import CaptureError
+from upscale.tools.versions import writes_named_tuples
 
 PACKS = "packs"
 
@@ -39,7 +40,9 @@ def maker_of(value: Any) -> functools.partial[Any] | None:
     if not any(isinstance(leaf, fx.Proxy | fx.Node) for leaf in leaves_of(value)):
         return None
     kind: Any = type(value)
-    if not is_record(value):
+    if isinstance(value, tuple):
+        maker = functools.partial(kind, *value)
+    elif not is_record(value):
         maker = functools.partial(kind, list(value.items()))
     else:
         # A field that is `None` is said only where it is not `None` by default.
@@ -52,6 +55,11 @@ def maker_of(value: Any) -> functools.partial[Any] | None:
             "does not make the same again; give a dict, a tuple or a plain dataclass"
         )
     return maker
+
+
+def is_unwritable_tuple(value: Any) -> bool:
+    """Whether a value is a named tuple that torch cannot write as such into the code of a graph."""
+    return isinstance(value, tuple) and hasattr(value, "_fields") and not writes_named_tuples()
 
 
 def _makes(maker: functools.partial[Any], value: Any) -> bool:

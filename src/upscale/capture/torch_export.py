@@ -27,6 +27,7 @@ from upscale.capture.records import Unpacking
 from upscale.capture.tracer import Here, turn
 from upscale.model.layers import tensors
 from upscale.tools.quiet import quietly
+from upscale.tools.versions import attributes_put_back
 
 # What telling how sizes depend on each other may take; it grows beyond all bounds in some models.
 SECONDS = 10.0
@@ -122,7 +123,10 @@ def export_turn() -> Iterator[None]:
     own: list[tuple[Any, str, Any]] = [
         (machinery, "_compiling_state_context", _exporting_here),
         (machinery, "_ignore_backend_decomps", nullcontext),
+        (machinery, "_detect_attribute_assignment", attributes_put_back),
         (FakeTensorMode, "cache", {}),
+        # A compiled model is exported as what it was compiled from, which some versions refuse.
+        (sys.modules.get("torch._dynamo.config"), "error_on_nested_fx_trace", False),
     ]
     with turn(), ExitStack() as afterwards:
         for method in vars(ShapeEnv).values():

@@ -37,7 +37,8 @@ def to_onnx(
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingPackageError(f"{', '.join(missing)} is missing: pip install 'upscale[onnx]'")
-    program = exported(model, example, dynamic_batch=dynamic_batch)
+    # ONNX has no word for `None`, and not every version of torch leaves it out.
+    program = exported(model, example, dynamic_batch=dynamic_batch, flat=True)
     written_to = _buffers_written(program)
     if written_to:
         raise DeployError(

@@ -5,6 +5,7 @@ A value of a node is whatever the node made of one batch: a tensor, a tuple of t
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections import OrderedDict
 from pathlib import Path
@@ -62,7 +63,9 @@ class Shelf:
     def drop(self, key: Key) -> None:
         """Forget a value, if there is one."""
         if key in self._spilled:
-            self._spilled.pop(key).unlink()
+            path = self._spilled.pop(key)
+            with contextlib.suppress(PermissionError):  # where it is still mapped it goes later
+                path.unlink()
             del self._values[key]
         elif key in self._values:
             self._held -= _size(self._values.pop(key))
@@ -74,7 +77,9 @@ class Shelf:
             if key in self._spilled or size == 0:
                 continue
             if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="upscale-")
+                self._folder = tempfile.TemporaryDirectory(
+                    prefix="upscale-", ignore_cleanup_errors=True
+                )
             path = Path(self._folder.name) / f"{self._files}.safetensors"
             self._files += 1
             leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

@@ -47,7 +47,7 @@ def _written_out(guards: nn.Module, count: int) -> fx.Graph | None:
 def _traceable(guards: Callable[..., Any]) -> Callable[..., Any]:
     """The function with minima and maxima that take what stands for a size."""
     # torch wraps it once, to be compiled or not; without that it is as torch wrote it.
-    plain = inspect.getclosurevars(guards).nonlocals.get("func")
+    plain = inspect.getclosurevars(guards).nonlocals.get("func", guards)
     if not isinstance(plain, FunctionType):
         return guards
     known = {**plain.__globals__, "max": _recorded(max), "min": _recorded(min)}

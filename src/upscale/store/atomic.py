@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from upscale.errors import StoreError
+from upscale.tools.moving import put_in_place
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             for part in sorted(fresh.parent.iterdir(), key=lambda part: part == fresh):
                 _sync(part)
                 _permit_as(target.parent / part.name, part)
-                part.replace(target.parent / part.name)
+                put_in_place(part, target.parent / part.name)
             _sync(target.parent)
     except OSError as error:
         raise StoreError(f"{target} cannot be written: {error.strerror}") from error
@@ -62,7 +63,8 @@ def _sync(path: Path) -> None:
     """Make sure that a file, or the names in a directory, are on disk."""
     if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
         return  # this system cannot open directories
-    handle = os.open(path, os.O_RDONLY)
+    # Windows writes out only what is open for writing, others open directories for reading alone.
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:

@@ -28,6 +28,7 @@ from upscale.capture import Example
 from upscale.errors import TargetError
 from upscale.targets.prices import BUILT_IN, Prices
 from upscale.targets.target import ITEM_BYTES, RUNTIMES, Pricing, Target
+from upscale.tools.moving import put_in_place
 from upscale.tools.optional_packages import MissingPackageError
 
 
@@ -169,7 +170,7 @@ def prices_of(target: Target) -> Prices:
 def _kept() -> dict[str, Any]:
     """All calibrations that are kept, whatever they hold."""
     try:
-        kept = json.loads(cache_path().read_text())
+        kept = json.loads(cache_path().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         kept = None
     return kept if isinstance(kept, dict) else {}
@@ -192,6 +193,8 @@ def _write(key: str, prices: Prices) -> None:
     """Add prices to the cache; whoever reads it meanwhile sees the old file or the new one."""
     path = cache_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as stream:
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, delete=False, encoding="utf-8"
+    ) as stream:
         json.dump(_kept() | {key: asdict(prices)}, stream, indent=2)
-    Path(stream.name).replace(path)
+    put_in_place(Path(stream.name), path)

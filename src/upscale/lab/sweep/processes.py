@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -114,28 +115,52 @@ def _received(crew: list[_Worker], todo: deque[Job], note: Note) -> Iterator[Rec
             yield failure(job, TimedOut(spent), time.time() - spent, spent)
 
 
-def _hire() -> _Worker:
-    """A new process. A server that has torch loaded forks it, where there are such servers."""
+def start_method() -> str:
+    """How workers begin: forked by a server that has torch loaded, or afresh where none may be.
+
+    Windows has no such servers, and on macOS what torch computes with does not survive a fork.
+    """
     known = multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
-    if "forkserver" in known:
-        context.set_forkserver_preload([__name__])
-        # The server inherits it, and so do workers: interrupts are for this process alone.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return "forkserver" if "forkserver" in known and sys.platform != "darwin" else "spawn"
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What is started within inherits it: interrupts are for this process alone."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _hire() -> _Worker:
+    """A new process."""
+    context: Any = multiprocessing.get_context(start_method())
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
-    process.start()
+    with _uninterrupted():
+        if start_method() == "forkserver":
+            context.set_forkserver_preload([__name__])
+            _forkserver().ensure_running()
+        process.start()
     theirs.close()  # so that the worker's death closes the pipe
     return _Worker(process, ours)
 
 
+def _forkserver() -> Any:
+    """Python's module of such servers, which not every system can load."""
+    return importlib.import_module("multiprocessing.forkserver")
+
+
 def _end_server() -> None:
     """End the server that forks workers: if it still loads torch, it would do so for seconds."""
-    server = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    if start_method() != "forkserver":
+        return
+    server = getattr(getattr(_forkserver(), "_forkserver", None), "_forkserver_pid", None)
     if server is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(server, signal.SIGKILL)
