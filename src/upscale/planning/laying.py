@@ -262,19 +262,15 @@ class _Writer:
             return self._ranked(relation.out, free=True)
         wanted = np.flatnonzero(self._live[relation.out])
         # What lies in several tensors is copied together anyway, and in any order.
-        lead = min(tracked, key=lambda line: self._scattered(line, wanted))
+        looked_through = [line for line in tracked if self.layouts.is_select(line)]
+        scattered = {line: len(self.layouts.find(line, wanted).roots) for line in looked_through}
+        lead = min(tracked, key=lambda line: scattered.get(line, 0))
         layout = self.layouts.arrange(lead, wanted)
         blocks = self._flow.blocks.get(relation.out)
         if blocks:
             block = layout * blocks // self._flow.sizes[relation.out]
             layout = layout[np.argsort(block, kind="stable")]
         return layout
-
-    def _scattered(self, line: Line, wanted: Positions) -> int:
-        """Over how many tensors wanted positions of a line lie; none, if it is one itself."""
-        if not self.layouts.is_select(line):
-            return 0
-        return len(self.layouts.find(line, wanted).roots)
 
     def _rows(self, relation: Reduce, columns: Positions) -> Positions:
         live = self._live[relation.out]

@@ -90,7 +90,7 @@ def make_plan(lowered: Lowered, way: Way) -> Plan:
         best = search.with_cuts(columns_of(lowered.flow, lowered.kept))
     if way.order != "none":
         if any(len(each.reads) > 1 and not each.joined for _, each in lowered.flow.selects):
-            best = search.cheaper(best, search.written(replace(best.draft, together=True)))
+            best = search.cheaper(best, write(replace(best.draft, together=True), way.pricing))
         if way.widen:
             best = search.widened(search.filled(best))
     return _finished(lowered, way.order, best)
@@ -99,10 +99,6 @@ def make_plan(lowered: Lowered, way: Way) -> Plan:
 class _Search:
     def __init__(self, flow: ChannelFlow, way: Way) -> None:
         self._flow, self._order, self._pricing = flow, way.order, way.pricing
-
-    def written(self, draft: Draft) -> Written:
-        """A draft, written down."""
-        return write(draft, self._pricing)
 
     def cheaper(self, one: Written, other: Written) -> Written:
         """The other, if it is worth it; where windows are read, it must copy no more."""
@@ -117,7 +113,8 @@ class _Search:
         orders = order_classes(cut, needed, wants_of(cut, needed, read), self._order, sets)
         live = find_live(cut, read, orders.places)
         wants = wants_of(cut, live, read)
-        return self.written(Draft(cut, read, live, wants, orders, self._order, windowed=True))
+        draft = Draft(cut, read, live, wants, orders, self._order, windowed=True)
+        return write(draft, self._pricing)
 
     def with_cuts(self, kept: Mapping[str, Positions]) -> Written:
         """The plan whose order copies least; a copy that is made anyway may change the order."""
@@ -128,7 +125,7 @@ class _Search:
         def written(cuts: frozenset[Cut]) -> Written:
             flow = untied(self._flow, cuts) if cuts else self._flow
             orders = order_classes(flow, live, wants, self._order, solved=solved)
-            return self.written(Draft(flow, kept, live, wants, orders, self._order))
+            return write(Draft(flow, kept, live, wants, orders, self._order), self._pricing)
 
         best, cuts = written(frozenset()), frozenset[Cut]()
         if self._order == "none":
@@ -192,7 +189,7 @@ class _Search:
         wants = wants_of(base.draft.flow, live, read)
         orders = replace(base.draft.orders, places=places)
         other = replace(base.draft, read=read, live=live, wants=wants, orders=orders)
-        return self.cheaper(base, self.written(other))
+        return self.cheaper(base, write(other, self._pricing))
 
 
 def _finished(lowered: Lowered, order: str, best: Written) -> Plan:
