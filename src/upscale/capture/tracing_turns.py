@@ -39,7 +39,12 @@ from torch import fx, nn
 from torch.fx import _symbolic_trace as tracing
 
 from upscale.tools.generated_code import let_texts_go
-from upscale.tools.versions import attributes_put_back, devices_traced, setter_of_buffers
+from upscale.tools.versions import (
+    attributes_put_back,
+    devices_traced,
+    setter_of_buffers,
+    tracing_flag,
+)
 
 _turn = threading.RLock()
 _held = threading.local()
@@ -145,19 +150,15 @@ def _kept_to_its_thread(trace: FunctionType) -> Callable[..., fx.Graph]:
     @functools.wraps(trace)
     def in_turn(self: fx.Tracer, *args: Any, **kwargs: Any) -> fx.Graph:
         with turn():
-            here, before = _Here(), tracing._is_fx_tracing_flag
+            here = _Here()
             names = {**trace.__globals__, "_new_patcher": _patcher_of(here)}
             own: Any = FunctionType(
                 trace.__code__, names, trace.__name__, trace.__defaults__, trace.__closure__
             )
             own.__kwdefaults__ = trace.__kwdefaults__
-            tracing._is_fx_tracing_flag = here  # type: ignore[assignment]
-            try:
-                with devices_traced():
-                    graph: fx.Graph = own(self, *args, **kwargs)
-                return graph
-            finally:
-                tracing._is_fx_tracing_flag = before
+            with tracing_flag(here), devices_traced():
+                graph: fx.Graph = own(self, *args, **kwargs)
+            return graph
 
     return in_turn
 
