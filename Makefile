@@ -12,7 +12,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types contracts doctest unit heavy zoo random fuzz threads roundtrips sweeps tuning paper-quick paper bench docs pictures weights clean
+.PHONY: help venv demo test format lint types contracts doctest unit heavy zoo random fuzz threads matrix roundtrips sweeps tuning paper-quick paper bench docs pictures weights clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  \1: /p' $(MAKEFILE_LIST)
@@ -71,6 +71,11 @@ fuzz: $(STAMP)  ## 10,000 mutated files and 2,000 plans: the same model, or our 
 
 threads: $(STAMP)  ## 200 prunes in four threads while models serve in two: failures, and growth of memory
 	$(BIN)/python -m scripts.threads
+
+# Interpreters come from PATH, or from the folders that UPSCALE_PYTHONS names; records in docs/
+# say what has been tried. It takes six gigabytes at a time, and some twenty minutes a version.
+matrix: $(STAMP)  ## the tests with torch 2.7 to 2.15, Python 3.10 to 3.13; what has a record is not run again (hours)
+	nice -n 10 $(BIN)/python -m scripts.matrix
 
 roundtrips: $(STAMP)  ## every torchvision classifier through every kind of file, as a table (hours)
 	$(BIN)/python -m scripts.round_trips

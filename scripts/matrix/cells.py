@@ -27,13 +27,15 @@ class Cell:
 
     @property
     def torchvision(self) -> str:
-        """The torchvision that is built for this torch.
+        """What torchvision is asked for: the one that is built for this torch.
+
+        If there is none yet it is the one before, whose models do without its own operators.
 
         >>> Cell("2.7", "3.10", "1.26", "4").torchvision
-        '0.22'
+        '<0.23'
         """
         _, minor = self.torch.split(".")
-        return f"0.{int(minor) + VISION_AHEAD}"
+        return f"<0.{int(minor) + VISION_AHEAD + 1}"
 
 
 # The oldest and the newest first: what they do, those between them do.

@@ -59,7 +59,7 @@ def environment(cell: Cell, folder: Path) -> Iterator[tuple[Path, dict[str, str]
         torch, numpy = f"torch=={cell.torch}.*", f"numpy=={cell.numpy}.*"
         _run(own, *PIP, torch, numpy)
         _run(own, *PIP, torch, numpy, f"transformers=={cell.transformers}.*", *NEEDED)
-        _run(own, *PIP, "--no-deps", f"torchvision=={cell.torchvision}.*")
+        _run(own, *PIP, "--no-deps", f"torchvision{cell.torchvision}")
         versions: dict[str, str] = json.loads(_run(own, "-c", VERSIONS).splitlines()[-1])
         yield own, versions
     finally:

@@ -46,7 +46,7 @@ from upscale.capture.captured import is_own_dict, is_record
 from upscale.capture.in_place import AUGMENTED, NO_GRAD, WRITES
 from upscale.capture.records import PACKS, is_unwritable_tuple, maker_of
 from upscale.tools.generated_code import let_texts_go
-from upscale.tools.versions import devices_traced, setter_of_buffers
+from upscale.tools.versions import devices_traced, setter_of_buffers, tracing_flag
 
 # What a proxy has of its own; to set anything else would be lost.
 SET = ("tracer", "node", "root", "attr", "_node")
@@ -158,19 +158,15 @@ def _kept_to_its_thread(trace: FunctionType) -> Callable[..., fx.Graph]:
     @functools.wraps(trace)
     def in_turn(self: fx.Tracer, *args: Any, **kwargs: Any) -> fx.Graph:
         with turn():
-            here, before = Here(), tracing._is_fx_tracing_flag
+            here = Here()
             names = {**trace.__globals__, "_new_patcher": _patcher_of(here)}
             own: Any = FunctionType(
                 trace.__code__, names, trace.__name__, trace.__defaults__, trace.__closure__
             )
             own.__kwdefaults__ = trace.__kwdefaults__
-            tracing._is_fx_tracing_flag = here  # type: ignore[assignment]
-            try:
-                with devices_traced():
-                    graph: fx.Graph = own(self, *args, **kwargs)
-                return graph
-            finally:
-                tracing._is_fx_tracing_flag = before
+            with tracing_flag(here), devices_traced():
+                graph: fx.Graph = own(self, *args, **kwargs)
+            return graph
 
     return in_turn
 

@@ -7,6 +7,7 @@ two releases, or a patched one, is then known by what it can do.
     older torch                                      newer torch
     a packed value's parts are `children_specs`      they are `children()`
     a buffer is never bound to what stands for it    `self.count += 1` can be traced
+    one flag says that some thread traces            each thread has its own
     no device is asked of what stands for it         `torch.ones(2, device=x.device)` can be traced
     an export may not bind tensors to attributes     it may, with a warning
     an exported program takes any size               it refuses sizes that would decide otherwise
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
+from torch.fx import _symbolic_trace
 from torch.overrides import handle_torch_function
 from torch.utils._pytree import TreeSpec
 
@@ -35,6 +37,24 @@ def tree_children(spec: TreeSpec) -> list[TreeSpec]:
     if hasattr(spec, "children"):
         return list(spec.children())
     return list(spec.children_specs)  # type: ignore[attr-defined,unused-ignore]
+
+
+@contextlib.contextmanager
+def tracing_flag(here: Any) -> Iterator[None]:
+    """Let `here` be what torch.fx asks whether it traces, where all threads ask one and the same.
+
+    Newer versions keep a flag for each thread, which says so by itself.
+    """
+    held: Any = _symbolic_trace
+    if not hasattr(held, "_is_fx_tracing_flag"):
+        yield
+        return
+    before = held._is_fx_tracing_flag
+    held._is_fx_tracing_flag = here
+    try:
+        yield
+    finally:
+        held._is_fx_tracing_flag = before
 
 
 @functools.cache
