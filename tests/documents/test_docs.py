@@ -118,4 +118,9 @@ def test_the_pictures_in_the_documents_tell_the_numbers_of_today(
             ElementTree.parse(each).getroot().findtext(described)
             for each in (path, DOCS / "images" / path.name)
         )
+        if path.name == "windows.svg":
+            # Where its search ends depends on how a processor rounds; that nothing is copied not.
+            fresh, shown = (
+                re.sub(r"\d+ (channels|copy before)", r"\1", str(d)) for d in (fresh, shown)
+            )
         assert shown == fresh, f"{path.name}: make pictures, and look at what it drew"

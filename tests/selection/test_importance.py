@@ -16,7 +16,7 @@ from upscale.selection.importance import CRITERIA, Context, Random, Study, score
 
 def study(model: nn.Module, side: str, **given: object) -> Study:
     names = tuple(n for n, m in model.named_modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
-    known = {"data": None, "loss": None, "inputs": 1, "norms": dict}
+    known = {"data": None, "loss": None, "inputs": 1, "norms": dict, "curves": dict}
     return Study(model=model, names=names, side=side, **{**known, **given})  # type: ignore[arg-type]
 
 
