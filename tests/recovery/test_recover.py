@@ -246,3 +246,86 @@ def test_recovering_in_one_call_needs_data_and_knows_its_ways() -> None:
         upscale.prune(model, batches[0][:1], amount=0.3, recover=True)
     with pytest.raises(upscale.SelectionError, match="'norms'"):
         upscale.prune(model, batches[0][:1], amount=0.3, recover="all", data=batches)
+
+
+def test_columns_chosen_where_a_layer_is_met_are_as_many_and_leave_less_error() -> None:
+    model, batches = made("block")
+    shape = MODELS["block"][1]
+    selection = random_selection(model, 0.4, 7, even=True, empty=False)
+    given = upscale.recover(model, selection, batches)
+    chosen = upscale.recover(model, selection, batches, choose=True)
+    (own,) = Recovery.of(chosen).selections
+    assert {n: len(k) for n, k in own.kept.items()} == {
+        n: len(k) for n, k in selection.kept.items()
+    }
+    assert own.kept != selection.kept
+    assert far(chosen, model, shape) < far(given, model, shape)
+    gone = sorted(set(range(12)) - set(own.kept["conv1"]))
+    assert not chosen.get_submodule("conv1").weight[:, gone].any()
+
+
+def test_a_model_whose_columns_were_chosen_exports_exactly() -> None:
+    model, batches = made("block")
+    wide, batches = model.double(), [batch.double() for batch in batches]
+    selection = random_selection(wide, 0.3, 2)
+    chosen = upscale.recover(wide, selection, batches, choose=True)
+    plan = upscale.plan(chosen, batches[0][:1], Recovery.of(chosen).selections)
+    pruned = upscale.export(chosen, plan)
+    with torch.no_grad():
+        expected, got = chosen(batches[1]), pruned(batches[1])
+    assert float((expected - got).abs().max()) <= 1e-10 * float(expected.abs().max())
+
+
+def test_what_was_pruned_before_is_not_chosen_again() -> None:
+    model, batches = made("block")
+    first = upscale.mask(model, Selection(kept={"conv1": range(6)}))
+    second = upscale.recover(first, Selection(kept={"conv1": range(4)}), batches, choose=True)
+    (own,) = Recovery.of(second).selections
+    assert set(own.kept["conv1"]) <= set(range(6))
+    assert len(own.kept["conv1"]) == 4
+
+
+def test_in_front_of_a_relu_what_is_cut_off_need_not_be_fitted() -> None:
+    """The second unit is always off; a fit that has to hit its values misses the first's."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU()).eval()
+    batches = [torch.randn(200, 6) for _ in range(4)]
+    selection = Selection(kept={"2": range(6)})
+    recovered = upscale.recover(model, selection, batches)
+    no_relu = nn.Sequential(*list(model)[:3]).eval()
+    plain = nn.Sequential(*list(upscale.recover(no_relu, selection, batches)), nn.ReLU())
+    assert far(recovered, model, (6,)) < far(plain, model, (6,))
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_importance_by_reconstruction_beats_norms_of_weights_after_refitting(side: str) -> None:
+    model, batches = made("block")
+    x, shape = batches[0][:1], MODELS["block"][1]
+    given = {"amount": 0.4, "side": side, "data": batches, "recover": True}
+    by_norm, by_error = (
+        upscale.prune(model, x, importance=name, **given) for name in ("l2", "reconstruction")
+    )
+    assert far(by_error, model, shape) < far(by_norm, model, shape)
+
+
+def test_channels_that_cost_little_for_what_they_save_go_first() -> None:
+    """Two layers of equal weights, one run at sixteen times as many places as the other."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide, self.large = nn.Conv2d(3, 16, 1), nn.Conv2d(16, 16, 1)
+            self.pool, self.small = nn.AvgPool2d(4), nn.Conv2d(16, 16, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.small(self.pool(torch.relu(self.large(torch.relu(self.wide(x))))))
+
+    torch.manual_seed(0)
+    model, batches = Two().eval(), [torch.randn(16, 3, 8, 8) for _ in range(2)]
+    given = {"importance": "reconstruction", "scope": "global", "data": batches}
+    macs, parameters = (
+        upscale.select(model, batches[0][:1], amount=amount, **given)
+        for amount in (upscale.Macs(0.3), upscale.Parameters(0.3))
+    )
+    assert len(macs.kept["large"]) < len(parameters.kept["large"])
+    assert len(macs.kept["small"]) > len(parameters.kept["small"])

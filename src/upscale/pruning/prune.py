@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from upscale.model.batches import each_batch, recalibrate
 from upscale.model.layers import check_fits
 from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
+from upscale.recovery.recover import Recovery
 from upscale.recovery.recover import recover as refit
 from upscale.selected.amounts import Amount, Latency
 from upscale.selected.selection import Selection
@@ -113,7 +114,7 @@ def prune(
     way = Way(order, pricing_for(subject.example, target), widen)
     tell = progress or (lambda line: None)
     job = _Job(subject, way, verify, selection or Selection(kept={}))
-    mend = _mender(model, recover, options.get("data") or (), tell)
+    mend = _mender(model, recover, options, tell)
     if amount is None:
         check_fits(subject.model, job.selection)
         drawn = _settled(job, 1, tune, mend)
@@ -187,18 +188,25 @@ Mender = Callable[[_Job], nn.Module]
 
 
 def _mender(
-    model: nn.Module, recover: bool | str, data: Sequence[Any], tell: Progress
+    model: nn.Module, recover: bool | str, options: Mapping[str, Any], tell: Progress
 ) -> Mender | None:
-    """What makes the masked model of a job come close to the unpruned one again, if anything."""
+    """What makes the masked model of a job come close to the unpruned one again, if anything.
+
+    Layers that choose for themselves, by what refitting leaves, do so again where they are met:
+    then what they read is what they will read.
+    """
     if not recover:
         return None
+    data = options["data"]
+    alone = options.get("constraint", "none") == "none" and options.get("side", "input") == "input"
+    choose = options.get("importance") == "reconstruction" and alone
 
     def renewed(job: _Job) -> nn.Module:
         return recalibrate(job.masked(), data, len(job.subject.example.args) or 1)
 
     def refitted(job: _Job) -> nn.Module:
         own = masking.hold_outputs(job.subject.model, job.subject.masks)
-        return refit(own, job.selection, data, towards=model, progress=tell)
+        return refit(own, job.selection, data, towards=model, choose=choose, progress=tell)
 
     return renewed if recover == "norms" else refitted
 
@@ -226,7 +234,10 @@ def _draw(
 def _settled(job: _Job, step: int, tune: Tune | None, mend: Mender | None) -> _Job:
     """A job with channels chosen, mended and tuned as was asked for."""
     if mend is not None:
-        job = replace(job, subject=job.subject.tuned(mend(job)))
+        mended = mend(job)
+        told = Recovery.of(mended)
+        (selection,) = (job.selection,) if told is None else told.selections
+        job = replace(job, subject=job.subject.tuned(mended), selection=selection)
     if tune is not None:
         model = job.masked()
         tune(model, step)
