@@ -106,12 +106,20 @@ class Readership:
 class Chooser:
     """Chooses units to prune; the lowest scores go first.
 
-    `measure` says what a choice amounts to. It may be dear: no choice is measured twice.
+    `measure` says what a choice amounts to. It may be dear: no choice is measured twice. Where
+    scores are costs (`by_cost`), an amount is not filled up with units that cost much more.
     """
 
     def __init__(
-        self, units: Units, scores: Mapping[str, Scores], limits: Limits, measure: Measure
+        self,
+        units: Units,
+        scores: Mapping[str, Scores],
+        limits: Limits,
+        measure: Measure,
+        *,
+        by_cost: bool = False,
     ) -> None:
+        self._fills = not by_cost and limits.round_to == 1
         self._units, self._limits, self._measure = units, limits, measure
         self._measured: dict[bytes, float] = {}
         self._order = np.argsort(_unit_scores(units, scores, limits), kind="stable")
@@ -149,7 +157,7 @@ class Chooser:
         met = bisect_left(range(len(line)), target, key=lambda n: self._amount(gone_up_to(n)))
         short = max(0, met - 1)
         gone = self._closest(target, [gone_up_to(short), gone_up_to(met)])
-        if abs(self._amount(gone) - target) > MET * target and self._limits.round_to == 1:
+        if abs(self._amount(gone) - target) > MET * target and self._fills:
             gone = self._closest(target, [gone, self._filled(fixed, line, short, target)])
         return self._kept(gone)
 

@@ -278,6 +278,11 @@ def importance_of(given: str | Importance | Scorer) -> Importance:
     )
 
 
+def counts_costs(given: str | Importance | Scorer) -> bool:
+    """Whether scores are costs that add up, and can be held against what channels save."""
+    return bool(getattr(importance_of(given), "costs", False))
+
+
 def score(importance: str | Importance | Scorer, study: Study) -> dict[str, Tensor]:
     """The scores of every layer, checked: one number for each channel."""
     found = importance_of(importance).score(study)

@@ -18,7 +18,7 @@ from upscale.model.layers import layers, weight_of
 from upscale.selected.amounts import Reached
 from upscale.selected.selection import Selection
 from upscale.selection.choosing import MET, Chooser, find_limits
-from upscale.selection.importance import importance_of
+from upscale.selection.importance import counts_costs
 from upscale.selection.measuring import LayerSizes, measure_layers
 from upscale.selection.options import Options
 from upscale.selection.scoring import score_weights
@@ -45,7 +45,8 @@ def select_channels(subject: Subject, options: Options) -> Selection:
     )
 
     amount = options.amount
-    if options.scope == "global" and getattr(importance_of(options.importance), "costs", False):
+    by_cost = options.scope == "global" and counts_costs(options.importance)
+    if by_cost:
         # What is worth most goes first: the least cost for what it saves.
         saved = {w: sizes.of_channel(amount.measure, w, len(own)) for w, own in scores.items()}
         scores = {weight: own / saved[weight] for weight, own in scores.items()}
@@ -65,7 +66,7 @@ def select_channels(subject: Subject, options: Options) -> Selection:
         asked = amount.measure
         return exported(kept)[asked] if amount.counts_export else sizes.masked(asked, kept)
 
-    kept = _choose(Chooser(units, scores, limits, measure), options)
+    kept = _choose(Chooser(units, scores, limits, measure, by_cost=by_cost), options)
     read: Mapping[str, Flags] = {}
     if options.constraint == "contiguous":
         kept, read = keep_contiguous(flow, kept, scores, options.slack)
@@ -104,7 +105,7 @@ def _stopped(share: float, kept: Mapping[str, Flags], options: Options) -> str:
     """
     asked = options.amount.share
     step = max((1 / max(1, len(flags)) for flags in kept.values()), default=0.0)
-    if options.scope == "global":
+    if options.scope == "global" and not counts_costs(options.importance):
         step = max(2 * MET * asked, 2 / max(1, sum(len(flags) for flags in kept.values())))
     rounded = asked and options.round_to > 1 and share > 0
     if share >= asked - step - 1e-9 or rounded:
