@@ -63,8 +63,8 @@ def select(
         A share of channels, or `Parameters(share)`, or `Macs(share)`.
     importance
         `"l1"`, `"l2"`, `"lamp"`, `"fpgm"`, `"bn"`, `"random"`; with `data`, `"hrank"`,
-        `"activation"` and `"reconstruction"`; with `data` and `loss`, `"taylor"`; or a function `(weight, context)`
-        that returns a score for each channel.
+        `"activation"` and `"reconstruction"`; with `data` and `loss`, `"taylor"`; or a function
+        `(weight, context)` that returns a score for each channel.
     scope
         `"local"`: every layer loses the same share. `"global"`: layers compete.
     side
