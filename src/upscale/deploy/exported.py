@@ -43,8 +43,8 @@ def exported(
         given = two_of_each(given)  # a batch of one would be taken for a size that is fixed
     try:
         bound = inspect.signature(model.forward).bind(*given.args, **given.kwargs)
-        own = copy.deepcopy(model)  # torch puts tensors of its own into it meanwhile
         with export_turn(), unwarned():
+            own = copy.deepcopy(model)  # torch puts tensors of its own into it meanwhile
             return torch.export.export(
                 _flattened(own) if flat else own,
                 given.args,
