@@ -38,10 +38,11 @@ class Cell:
         return f"<0.{int(minor) + VISION_AHEAD + 1}"
 
 
-# The oldest and the newest first: what they do, those between them do.
+# The newest and the oldest first: what they do, those between them do.
 CELLS = (
-    Cell("2.7", "3.10", "1.26", "4"),
     Cell("2.15", "3.13", "2", "5"),
+    Cell("2.6", "3.10", "1.26", "4"),
+    Cell("2.7", "3.10", "1.26", "4"),
     Cell("2.9", "3.12", "1.26", "5"),
     Cell("2.11", "3.12", "2", "4"),
     Cell("2.13", "3.11", "2", "5"),

@@ -200,7 +200,7 @@ def test_the_report_points_into_an_opened_function() -> None:
 
 
 # `torch.jit` says of itself that it is deprecated; people deploy with it all the same.
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
 # It says so of every `fx.GraphModule`, whose own constructor annotates an attribute.
 @pytest.mark.filterwarnings("ignore:The TorchScript type system doesn't support:UserWarning")
 def test_an_export_with_an_opened_function_scripts_and_exports() -> None:

@@ -24,7 +24,7 @@ from upscale.zoo import digits
 DIGITS = ("upscale:digits", "--shape", "2,1,8,8", "--quiet")
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated")
 def test_prune_writes_files_that_compute_what_the_masked_model_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from upscale.capture import Example
 
-old_format = pytest.mark.filterwarnings("ignore:.torch.jit.load.:DeprecationWarning")
+old_format = pytest.mark.filterwarnings("ignore:.torch.jit.load.")
 needs_onnx = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("onnxruntime", "onnxscript")),
     reason="needs the onnx extra",

@@ -8,7 +8,7 @@ import torch
 from upscale.rewrite.gather import Gather
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("shape", [(2, 6), (2, 5, 6), (2, 6, 4, 3), (2, 6, 2, 3, 2), (0, 5, 6)])
 def test_both_forms_of_a_gather_give_the_same(shape: tuple[int, ...]) -> None:
     x, axis = torch.randn(shape), shape.index(6)

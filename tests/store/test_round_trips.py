@@ -192,7 +192,8 @@ def test_a_file_loads_where_the_model_is_not_known(tmp_path: Path) -> None:
 def test_a_model_that_trains_with_torchvisions_own_functions_comes_back(tmp_path: Path) -> None:
     model, x = torchvision_model("efficientnet_b0").train(), torch.randn(2, 3, 32, 32)
     pruned = upscale.export(model, upscale.plan(model, x, upscale.Selection(kept={})))
-    assert "stochastic_depth" in pruned.code
+    # It is looked into where torch can, and is called as it is elsewhere.
+    assert ("stochastic_depth" in pruned.code) != ("bernoulli_" in pruned.code)
     loaded = round_trip(pruned, tmp_path)
     assert loaded.code == pruned.code
     torch.manual_seed(0)

@@ -192,7 +192,7 @@ def test_flags_that_say_what_trains_survive() -> None:
 
 
 # `torch.jit` says of itself that it is deprecated; people deploy with it all the same.
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
 # Tracing notes that a size became a constant; the graph's own checks and views ask for sizes.
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @every_net
@@ -207,7 +207,7 @@ def test_a_jit_trace_and_its_frozen_form_compute_the_same(name: str) -> None:
         assert_same(frozen(other), exported(other))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
 # It says so of every `fx.GraphModule`, whose own constructor annotates an attribute.
 @pytest.mark.filterwarnings("ignore:The TorchScript type system doesn't support:UserWarning")
 @pytest.mark.parametrize("name", ["Residual", "Dense", "Inception", "resnet18"])
@@ -239,7 +239,7 @@ def test_a_compiled_export_computes_the_same_in_one_graph(name: str, backend: st
 
 
 # Inductor itself still scripts a method or two.
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a compiler")
 def test_an_export_compiled_to_machine_code_computes_the_same() -> None:
     _, exported = made("Dense")

@@ -86,13 +86,14 @@ def at_once(*jobs: Callable[[], Any]) -> list[Any]:
 
 def settings() -> tuple[Any, ...]:
     return (
-        list(warnings.filters),
+        # Where torch sets filters aside and puts them back, one that is over may stay.
+        [own for own in warnings.filters if not getattr(own[1], "over", False)],
         gc.isenabled(),
         torch.get_num_threads(),
         torch.get_rng_state().tolist(),
         torch._C._get_mkldnn_enabled(),
         bool(torch.compiler.is_compiling()),
-        bool(fx._symbolic_trace._is_fx_tracing_flag),
+        bool(fx._symbolic_trace.is_fx_tracing()),
         nn.Module.__call__,
         nn.Module.__getattr__,
     )
