@@ -274,12 +274,14 @@ def test_progress_tells_of_many_quick_steps_now_and_then(
 ) -> None:
     monkeypatch.setattr("upscale.cli.progress.EVERY", 0.01)
     monkeypatch.setattr("upscale.cli.progress.SILENT", 0.1)
+    start = time.monotonic()
     with Progress(50) as progress:
         for step in range(50):
             progress.step(f"step {step}")
             time.sleep(0.01)
     lines = capsys.readouterr().err.splitlines()
-    assert 1 <= len(lines) <= 6
+    # One line for every tenth of a second at most, however busy the machine is.
+    assert 1 <= len(lines) <= 1 + (time.monotonic() - start) / 0.1
     assert lines == sorted(lines, key=lambda line: int(line.rpartition(" ")[2]))
 
 

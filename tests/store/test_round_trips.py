@@ -175,7 +175,8 @@ def test_a_file_loads_where_the_model_is_not_known(tmp_path: Path) -> None:
         "import sys, torch, upscale\n"
         "model = upscale.load(sys.argv[1])\n"
         "inputs, expected = torch.load(sys.argv[2])\n"
-        "assert torch.equal(model(inputs), expected)\n"
+        # Another process may lay out its memory, and so round, otherwise.
+        "torch.testing.assert_close(model(inputs), expected, rtol=1e-5, atol=1e-5)\n"
         "assert not any(name.startswith(('tests', 'torchvision')) for name in sys.modules)\n"
     )
     files = [str(tmp_path / name) for name in ("model.safetensors", "expected.pt")]
