@@ -41,7 +41,9 @@ def _target(path: str | os.PathLike[str]) -> Path:
     """The file that a path leads to: a link stays a link to what is replaced."""
     try:
         target = Path(path).resolve()
-        there = target.stat().st_mode if target.exists() else None
+        # What is still a link leads in a circle, which Python 3.13 no longer says by itself.
+        known = target.exists() or target.is_symlink()
+        there = target.stat().st_mode if known else None
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         # Links in a circle are an OSError or a RuntimeError, as Python's version has it.
         raise StoreError(f"{path!s:.200} cannot be written: it leads to no file") from error
