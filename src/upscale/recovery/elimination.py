@@ -11,7 +11,7 @@ columns and, for every number kept, an error: a curve. Say 0 and 2 carry nearly 
     >>> gram = torch.tensor([[[4.0, 0.0, 3.99], [0.0, 1.0, 0.0], [3.99, 0.0, 4.0]]])
     >>> curve = eliminate(gram.inverse(), torch.ones(1, 3, 1), 3, variation=17.0)
     >>> curve.order, [round(error, 2) for error in curve.errors]
-    ((0, 1, 2), (0.0, 0.06, 1.0))
+    ((0, 1, 2), [0.0, 0.06, 1.0])
 
 One of the two goes first, for the other stands in for it; then the smallest, and last the other.
 """
