@@ -13,13 +13,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
-# Tests that are not run, and why.
-LEFT_OUT = {
-    "tests/documents/test_docs.py::test_the_pictures_in_the_documents_tell_the_numbers_of_today": (
-        "it fails with the pinned versions too: windows.svg is not what the code draws today, "
-        "which is the same with torch 2.7 and 2.13"
-    ),
-}
 HOURS = 4.0
 
 
@@ -45,7 +38,6 @@ def run_suite(python: Path, source: Path, work: Path) -> dict[str, Any]:
     report.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-v", "--tb=short"]
     command += ["--show-capture=no", f"--junitxml={report}"]
-    command += [f"--deselect={test}" for test in LEFT_OUT]
     begun = time.monotonic()
     with log.open("w", encoding="utf-8") as stream:
         subprocess.run(

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scripts.matrix.cells import Cell
-from scripts.matrix.suite import LEFT_OUT
 
 HEAD = """# Versions
 
@@ -14,11 +13,7 @@ HEAD = """# Versions
 
 Written by `make matrix`, which makes an environment for each row, one after the other, runs the
 tests in it and removes it ([installation](installation.md) says what it takes). Builds of torch are
-the registry's, on the CPU of one Linux machine, in one thread. Left out:
-
-{left_out}
-
-The columns:
+the registry's, on the CPU of one Linux machine, in one thread. The columns:
 
 - **skipped**: tests of what is not there; the reasons are below.
 - **files read**: each environment prunes every small network of the tests on both sides and writes
@@ -47,9 +42,8 @@ def page(cells: Sequence[Cell], records: Mapping[str, Mapping[str, Any]]) -> str
     missing = [cell for cell in sorted(cells, key=_order) if cell.key not in records]
     if missing:
         sentence += f" Not tried yet: {', '.join(cell.key for cell in missing)}."
-    left_out = "\n".join(f"- `{test}`: {reason}" for test, reason in LEFT_OUT.items())
     lines = [_line(COLUMNS), _line(["---"] * len(COLUMNS)), *map(_line, rows)]
-    text = HEAD.format(sentence=sentence, left_out=left_out) + "\n".join(lines) + "\n"
+    text = HEAD.format(sentence=sentence) + "\n".join(lines) + "\n"
     return text + _failures(tried, records) + _reasons(tried, records)
 
 
