@@ -136,6 +136,7 @@ def mask(
 
 
 @ordinary_tensors()
+@collector_paused()
 def plan(
     model: nn.Module,
     example: Any,
@@ -170,6 +171,7 @@ def plan(
 
 
 @ordinary_tensors()
+@collector_paused()
 def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     """A new, smaller module that computes what the masked model computes.
 
