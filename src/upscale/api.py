@@ -227,9 +227,13 @@ class MadeFrom:
 @collector_paused()
 def plan_for(subject: Subject, selections: Sequence[Selection], way: Way) -> Plan:
     """Lower a subject and plan for what is left."""
-    held, lowered = lower(subject, selections, way.sums)
+    configuration = subject.configuration
+    kept, windows = subject.columns(selections)
+    lowered = Lowered(subject.flow, kept, windows, fixed=subject.captured.fixed)
+    if subject.masks or any(each.side == "output" for each in selections):
+        subject, lowered = lower(subject, lowered, selections, way.sums)
     plan = make_plan(lowered, way)
-    remember(plan, MadeFrom(held.captured, subject.configuration, lowered))
+    remember(plan, MadeFrom(subject.captured, configuration, lowered))
     return plan
 
 

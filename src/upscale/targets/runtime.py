@@ -160,9 +160,11 @@ def pricing_for(example: Example, target: Target | None) -> Pricing:
 
 def prices_of(target: Target) -> Prices:
     """The prices measured for a target on this machine, or its runtime's built-in ones."""
-    runtime = runtime_of(target)
+    runtime, kept = runtime_of(target), _kept()
+    if not kept:
+        return runtime.built_in
     try:
-        return Prices.from_json(_kept()[_key(target, runtime)])
+        return Prices.from_json(kept[_key(target, runtime)])
     except (ValueError, KeyError, TypeError, ImportError):
         return runtime.built_in
 
