@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
@@ -136,22 +137,17 @@ def twin_of(
 
 
 def _trace(model: nn.Module, fixed: dict[str, Any]) -> tuple[fx.Graph, nn.Module, bool]:
-    """A graph, the twin of the model that was traced, and whether buffers were constants there."""
-    try:
-        return *_trace_untouched(model, fixed), False
-    except Exception:  # the model's own code runs on proxies and may raise anything
-        return *_trace_twin(model, fixed, proxy_buffers=False), True
+    """A graph, the twin of the model that was traced, and whether buffers were constants there.
 
-
-def _trace_untouched(model: nn.Module, fixed: dict[str, Any]) -> tuple[fx.Graph, nn.Module]:
-    """Trace on lent parameters, since most code never looks at their numbers.
-
-    What does gets numbers of its own to write to: copying them all takes longer than tracing.
+    Most code never looks at numbers: it is traced on lent parameters first, since copying them all
+    takes longer than tracing. Code that does gets its own.
     """
     try:
-        return _trace_twin(model, fixed, proxy_buffers=True, lend=True)
-    except Touched:
-        return _trace_twin(model, fixed, proxy_buffers=True)
+        with suppress(Touched):
+            return *_trace_twin(model, fixed, proxy_buffers=True, lend=True), False
+        return *_trace_twin(model, fixed, proxy_buffers=True), False
+    except Exception:  # the model's own code runs on proxies and may raise anything
+        return *_trace_twin(model, fixed, proxy_buffers=False), True
 
 
 def _trace_twin(

@@ -37,7 +37,9 @@ def lower(
     """
     outputs = [each for each in selections if each.side == "output"]
     after = _masked_outputs(subject, outputs)
-    lowered = replace(lowered, unreached=_never_read(subject, outputs))
+    named = {subject.weights[layer] for selection in outputs for layer in selection.kept}
+    unread = frozenset(name for name in named if Parameter(name) not in subject.flow.uses)
+    lowered = replace(lowered, unreached=unread)
     if not after:
         return subject, lowered
     masks = place_masks(subject.model, subject.captured, after)
@@ -77,9 +79,3 @@ def _masked_outputs(subject: Subject, outputs: Sequence[Selection]) -> dict[str,
         for name, gone in masking.outputs_gone(subject.model, selection, norms).items():
             after[name] = tuple(sorted({*after.get(name, ()), *gone}))
     return after
-
-
-def _never_read(subject: Subject, outputs: Sequence[Selection]) -> frozenset[str]:
-    """The weights that output selections name and nothing in the captured mode reads."""
-    named = {subject.weights[layer] for selection in outputs for layer in selection.kept}
-    return frozenset(name for name in named if Parameter(name) not in subject.flow.uses)
