@@ -85,6 +85,13 @@ def test_a_write_to_a_weight_is_refused_and_the_model_keeps_its_own(write: Any) 
     assert torch.equal(model.linear.weight, before)
 
 
+def test_code_that_holds_a_parameter_of_its_own_is_traced_as_ever() -> None:
+    held: list[Tensor] = []
+    model = Net(lambda _: float(held[0].detach().sum())).eval()
+    held.append(model.linear.weight)
+    assert trace_symbolically(model, X).way == "symbolic"
+
+
 def test_a_capture_makes_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     def bar(*args: object, **kwargs: object) -> None:
         raise AssertionError("a bar starts a thread, beside which the collector is not paused")

@@ -159,7 +159,10 @@ def _trace_twin(
     _move_forward_to_class(twin)
     tracer = Tracer(stock_layers(model), _trace_twin.__code__, proxy_buffers=proxy_buffers)
     # Whether the model's own code records gradients, whatever the caller's does.
-    with torch.enable_grad(), Watch(before, _trace_twin.__code__, lent=own) as watch:
+    with (
+        torch.enable_grad(),
+        Watch(before, _trace_twin.__code__, lent=own if lend else {}) as watch,
+    ):
         try:
             graph = tracer.trace(twin, concrete_args=fixed or None)
         finally:
@@ -214,7 +217,7 @@ class Watch(TorchDispatchMode):
     What reads or writes `lent` memory is not performed: it raises `Touched`.
     """
 
-    def __init__(self, watched: Tensors, within: CodeType, lent: Tensors | None = None) -> None:
+    def __init__(self, watched: Tensors, within: CodeType, *, lent: Tensors | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lines: dict[str, str] = {}
         self.touched = False
