@@ -201,6 +201,7 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
 
 
 @ordinary_tensors()
+@collector_paused()
 def apply(model: nn.Module, plan: Plan, example: Any) -> fx.GraphModule:
     """What `export` gives, for weights that will be replaced: their numbers are not looked at."""
     model, _ = bare(model)
@@ -246,7 +247,6 @@ def export_for(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModu
     return rewritten(model, captured, plan, numbers)
 
 
-@collector_paused()
 def rewritten(
     model: nn.Module, captured: Captured, plan: Plan, numbers: Mapping[str, tuple[float, ...]]
 ) -> fx.GraphModule:

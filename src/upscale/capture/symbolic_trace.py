@@ -154,15 +154,13 @@ def _trace_twin(
     model: nn.Module, fixed: dict[str, Any], *, proxy_buffers: bool, lend: bool = False
 ) -> tuple[fx.Graph, nn.Module]:
     own = tensors(model)
+    lent = own if lend else {}
     twin, _ = twin_of(model, lend=lend)
     before = tensors(twin)  # not those given to it: a class may copy its modules in its own way
     _move_forward_to_class(twin)
     tracer = Tracer(stock_layers(model), _trace_twin.__code__, proxy_buffers=proxy_buffers)
     # Whether the model's own code records gradients, whatever the caller's does.
-    with (
-        torch.enable_grad(),
-        Watch(before, _trace_twin.__code__, lent=own if lend else {}) as watch,
-    ):
+    with torch.enable_grad(), Watch(before, _trace_twin.__code__, lent=lent) as watch:
         try:
             graph = tracer.trace(twin, concrete_args=fixed or None)
         finally:
