@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,12 +23,14 @@ from upscale.model.batches import Batch, batches_of, evaluating
 from upscale.model.layers import check_fits, weight_names
 from upscale.recovery.refitting import Refit, Refitting, few_rows
 from upscale.recovery.shelf import MEMORY, Shelf
-from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
-from upscale.recovery.sites import find_sites
+from upscale.recovery.side_by_side import PRUNED, UNPRUNED, Mask, SideBySide
+from upscale.recovery.sites import CONVOLUTIONS, TRANSPOSED, find_sites
 from upscale.selected.selection import Selection
 from upscale.subject import Subject
 
 Progress = Callable[[str], object]
+# Operations that are all a module does.
+WHOLE_MODULES = {"linear", "batch_norm", *CONVOLUTIONS, *TRANSPOSED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +127,10 @@ def recover(
     names = weight_names(pruned)
     kept = _kept(pruned, [each for each in selections if each.side == "input"], names)
     models = {UNPRUNED: reference, PRUNED: pruned}
-    masked = frozenset(_masked_nodes(aim.captured, pruned))
+    masked = _masked_nodes(aim.captured, pruned)
     with torch.no_grad(), Shelf(memory) as shelf:
-        beside = SideBySide(aim.captured, models, inputs, shelf)
-        run = Refitting(beside, models, sites, norms, kept, masked, choose, _Teller(progress))
+        beside = SideBySide(aim.captured, models, inputs, shelf, masked)
+        run = Refitting(beside, models, sites, norms, kept, choose, _Teller(progress))
         run.run()
     if few := few_rows(run.refits):
         message = (
@@ -173,17 +176,32 @@ def _narrowed(
 LEFT = "is left: it is not called as a plain convolution or linear layer, or shares its weight"
 
 
-def _masked_nodes(captured: Captured, pruned: nn.Module) -> Iterable[str]:
-    """The nodes after which output masks make something zero."""
-    held = {n for n, module in pruned.named_modules() if masking.held_channels(module)}
+def _masked_nodes(captured: Captured, pruned: nn.Module) -> dict[str, Mask]:
+    """The nodes after which output masks make something zero, with what does so.
+
+    A node that calls a module runs its hooks. One that `torch.export` wrote in the place of a
+    module does not; there the masks are laid on what it makes, if that is all the module did.
+    """
+    masks: dict[str, Mask] = {}
+    modules = {n: own for n, own in pruned.named_modules() if masking.held_channels(own)}
     for node in captured.graph.nodes:
-        if captured.observed[node.name].home in held:
-            if node.op != "call_module":
-                raise RecoveryError(
-                    f"{node.name}: output masks on a model that torch.fx cannot trace cannot be "
-                    "refitted; prune its input side instead"
-                )
-            yield node.name
+        seen = captured.observed[node.name]
+        if seen.home not in modules:
+            continue
+        if node.op == "call_module":
+            masks[node.name] = _as_it_is
+        elif len(seen.calls) == 1 and seen.calls[0].op in WHOLE_MODULES:
+            masks[node.name] = partial(masking.held, modules[seen.home])
+        else:
+            raise RecoveryError(
+                f"{node.name}: output masks on {seen.home} cannot be refitted, for it is made of "
+                "several operations in a model that torch.fx cannot trace; prune its input side"
+            )
+    return masks
+
+
+def _as_it_is(made: Any) -> Any:
+    return made
 
 
 def taken_batches(model: nn.Module, batches: Iterable[Any]) -> list[Example]:
