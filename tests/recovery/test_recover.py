@@ -147,7 +147,7 @@ def test_its_export_equals_it(name: str, side: str) -> None:
 def test_output_masks_on_what_is_several_operations_when_exported_are_refused() -> None:
     model, batches = made("branching")
     selection = Selection(kept={"mirrored": [0, 3, 5]}, side="output", after="layer")
-    with pytest.raises(RecoveryError, match="mirrored cannot be refitted.*prune its input side"):
+    with pytest.raises(RecoveryError, match=r"mirrored cannot be refitted.*prune its input side"):
         upscale.recover(model, selection, batches)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import time
 import warnings
 import weakref
@@ -13,14 +12,17 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from upscale import masking
-from upscale.capture import Captured, Example, OwnDraws, tensors_in
-from upscale.errors import BatchError, RecoveryError, RecoveryWarning
+from upscale.capture import Captured
+from upscale.errors import RecoveryError, RecoveryWarning
 from upscale.model.accepting import ordinary_tensors
-from upscale.model.batches import Batch, batches_of, evaluating
+from upscale.model.batches import evaluating
 from upscale.model.layers import check_fits, weight_names
+from upscale.planning.plan import Plan
+from upscale.recovery.given import check_responds, taken_batches
+from upscale.recovery.growing import check_made_of, grown
 from upscale.recovery.refitting import Refit, Refitting, few_rows
 from upscale.recovery.shelf import MEMORY, Shelf
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, Mask, SideBySide
@@ -37,12 +39,14 @@ WHOLE_MODULES = {"linear", "batch_norm", *CONVOLUTIONS, *TRANSPOSED}
 class Recovery:
     """What became of each layer, in the order in which they ran, and what was left as it is.
 
-    `selections` are those that the model is masked by: with `choose`, of the columns chosen.
+    `selections` are those that the model is masked by: with `choose`, of the columns chosen; with
+    a plan, of all that it reads. `plan` then exports just that.
     """
 
     refits: tuple[Refit, ...]
     left: Mapping[str, str]
     selections: tuple[Selection, ...]
+    plan: Plan | None = None
 
     @classmethod
     def of(cls, model: nn.Module) -> Recovery | None:
@@ -70,6 +74,7 @@ def recover(
     *,
     towards: nn.Module | None = None,
     choose: bool = False,
+    plan: Plan | None = None,
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> nn.Module:
@@ -92,6 +97,10 @@ def recover(
         Choose anew which columns each layer keeps, as many as the selection does: when the layer
         is met, those go whose loss the others can best make up for. Channels are then chosen layer
         by layer, whatever the constraint of the selection was.
+    plan
+        The plan of the selection, if there is one: columns that it reads anyway, so that less is
+        copied, are kept as well. `Recovery.of(recovered).plan` exports what comes of it; that
+        reads, copies and makes the same.
     memory
         Bytes of values to hold in memory; what is beyond lies on disk until it is read.
     progress
@@ -118,13 +127,18 @@ def recover(
         aim = subject if towards is None else Subject.of(towards, example)
     for each in selections:
         check_fits(subject.model, each)
+    names = weight_names(subject.model)
+    if plan is not None:
+        if choose:
+            raise RecoveryError("a plan reads columns that are chosen; leave choose= or plan= out")
+        check_made_of(plan, selections, names)
+        plan, selections = grown(subject.model, plan, selections)
     outputs = [each for each in selections if each.side == "output"]
     pruned = masking.hold_outputs(subject.model, subject.masks)
     pruned = masking.masked_by(pruned, outputs, lambda: subject.norms).eval()
     reference = copy.deepcopy(aim.model).eval()
-    _check_responds(reference, inputs)
+    check_responds(reference, inputs)
     sites, norms = find_sites(aim.captured, aim.model)
-    names = weight_names(pruned)
     kept = _kept(pruned, [each for each in selections if each.side == "input"], names)
     models = {UNPRUNED: reference, PRUNED: pruned}
     masked = _masked_nodes(aim.captured, pruned)
@@ -148,7 +162,7 @@ def recover(
     modes = {name: module.training for name, module in model.named_modules()}
     for name, twin in recovered.named_modules():
         twin.training = modes[name]
-    _RECOVERIES[recovered] = Recovery(tuple(run.refits), left, selections)
+    _RECOVERIES[recovered] = Recovery(tuple(run.refits), left, selections, plan)
     return recovered
 
 
@@ -202,58 +216,6 @@ def _masked_nodes(captured: Captured, pruned: nn.Module) -> dict[str, Mask]:
 
 def _as_it_is(made: Any) -> Any:
     return made
-
-
-def taken_batches(model: nn.Module, batches: Iterable[Any]) -> list[Example]:
-    """The caller's batches, checked; a model takes as many inputs as it cannot do without."""
-    given = inspect.signature(model.forward).parameters.values()
-    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one for one in given if one.kind in plain and one.default is one.empty]
-    taken = [Example(b.args, b.kwargs) for b in batches_of(batches, max(1, len(needed)))]
-    if not taken:
-        raise BatchError("there are no batches; pass some of the model's inputs")
-    return taken
-
-
-def _check_responds(model: nn.Module, batches: Sequence[Example]) -> None:
-    """Raise if the model cannot take the batches, or makes the same of them all."""
-    made: list[list[Tensor]] = []
-    known, varies = set(), False
-    with torch.no_grad(), OwnDraws():
-        for batch in batches:
-            kind = (*batch.kwargs, *((own.shape[1:], own.dtype) for own in batch.tensors))
-            # Once it is known to respond, one batch of each kind tells whether the model takes it.
-            if varies and kind in known:
-                continue
-            known.add(kind)
-            given = batch.copied()
-            new = tensors_in(Batch(given.args, given.kwargs, None).run(model))
-            made = [*made[-1:], new]
-            varies = varies or any(_varies(own) for own in zip(*made, strict=False))
-    if varies:
-        return
-    if any(_varies(own) for own in zip(*(batch.tensors for batch in batches), strict=False)):
-        raise RecoveryError(
-            "the model makes the same of all samples, although they differ: its outputs do not "
-            "depend on the input, and there is nothing to fit to"
-        )
-    raise RecoveryError(
-        "all samples are the same, or there is one: that is nothing to fit to. Pass several "
-        "different inputs"
-    )
-
-
-def _varies(values: Sequence[Tensor]) -> bool:
-    """Whether samples of one tensor differ, or the first samples of several."""
-    first, *others = (x if x.ndim else x.reshape(1) for x in values)
-    if not torch.allclose(first, first[:1].expand_as(first)):
-        return True
-    return any(
-        x.shape[1:] != first.shape[1:]
-        or x.dtype != first.dtype
-        or not torch.allclose(first[:1], x[:1])
-        for x in others
-    )
 
 
 class _Teller:
