@@ -352,3 +352,26 @@ def test_channels_that_cost_little_for_what_they_save_go_first() -> None:
     )
     assert len(macs.kept["large"]) < len(parameters.kept["large"])
     assert len(macs.kept["small"]) > len(parameters.kept["small"])
+
+
+def test_what_is_pruned_and_cannot_be_refitted_is_zero_for_what_follows() -> None:
+    """A transposed convolution's groups have columns of their own; the head makes up for them."""
+
+    class Up(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.head = nn.ConvTranspose2d(8, 6, 2, 2, groups=2), nn.Conv2d(6, 6, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.up(x))
+
+    torch.manual_seed(0)
+    model, batches = Up().eval(), [torch.randn(16, 8, 4, 4) for _ in range(3)]
+    selection = Selection(kept={"up": [1, 2, 5, 6, 7]})
+    recovered = upscale.recover(model, selection, batches)
+    told = Recovery.of(recovered)
+    assert told.left.keys() == {"up"}
+    assert [refit.weight for refit in told.refits] == ["head.weight"]
+    shape = (8, 4, 4)
+    assert far(recovered, model, shape) < far(upscale.mask(model, selection), model, shape)
+    assert not recovered.get_submodule("up").weight[[0, 3, 4]].any()

@@ -119,25 +119,22 @@ def held(module: nn.Module, made: Tensor) -> Tensor:
 
 
 def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
-    """A model without the masks that were put on it, and what they made zero of outputs.
+    """A model without the output masks that were put on it, and what they made zero.
 
     Masks of columns hold from call to call; an optimiser's step may have come after the last
-    one, so they are applied again. In the copy they are off: `torch.export` runs hooks as part of
-    the model, and what writes to weights cannot be captured.
+    one, so they are applied again.
     """
+    for own in model.modules():
+        for stored in _stored(own):
+            stored(own, ())
     gone = {name: held_channels(own) for name, own in model.named_modules() if _holds(own)}
-    stored = [(own, hook) for own in model.modules() for hook in _stored(own)]
-    for own, hook in stored:
-        hook(own, ())
-    if not gone and not stored:
+    if not gone:
         return model, {}
     bare = copy.deepcopy(model)
-    for own in bare.modules():
-        for hooks in (own._forward_hooks, own._forward_pre_hooks):
-            for key in [
-                k for k, hook in hooks.items() if isinstance(hook, (HoldOutput, HoldStored))
-            ]:
-                del hooks[key]
+    for name in gone:
+        hooks = bare.get_submodule(name)._forward_hooks
+        for key in [key for key, hook in hooks.items() if isinstance(hook, HoldOutput)]:
+            del hooks[key]
     return bare, gone
 
 

@@ -24,6 +24,7 @@ from upscale.model.batches import each_batch, recalibrate
 from upscale.model.layers import check_fits
 from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
+from upscale.recovery.biases import with_biases
 from upscale.recovery.growing import grown
 from upscale.recovery.recover import Recovery
 from upscale.recovery.recover import recover as refit
@@ -59,6 +60,7 @@ def prune(
     measure: bool = False,
     fuse: bool = False,
     recover: bool | str = False,
+    bias: bool = False,
     steps: int = 1,
     tune: Tune | None = None,
     progress: Progress | None = None,
@@ -84,6 +86,8 @@ def prune(
     recover
         Refit what is left on the inputs in `data`, without labels, as `upscale.recover` does;
         `"norms"` renews the statistics of BatchNorms alone. With several steps, after each.
+    bias
+        Give a bias to each refitted layer that has none and no BatchNorm behind it.
     steps, tune
         With several steps the amount grows evenly; after each, `tune(masked, step)` may train
         the masked model as it likes before the next is taken.
@@ -107,15 +111,19 @@ def prune(
         raise SelectionError(f"recover is {recover!r}; it must be True, False or 'norms'")
     if recover and options.get("data") is None:
         raise SelectionError("recover needs data; pass data=, batches of inputs")
+    if bias and recover is not True:
+        raise SelectionError("a bias is added for a refit to use; pass recover=True too")
     if options.get("data") is not None:
         options["data"] = list(each_batch(options["data"]))  # criteria and refits go through it
         if not options["data"]:
             raise BatchError("data holds no batch; pass some of the model's inputs")
     subject = Subject.of(model, example)
+    if bias:
+        subject = with_biases(subject)
     way = Way(order, pricing_for(subject.example, target), widen)
     tell = progress or (lambda line: None)
     job = _Job(subject, way, verify, selection or Selection(kept={}))
-    mend = _Mender.of(model, recover, options, tell)
+    mend = _Mender.of(model, recover, bias, options, tell)
     if amount is None:
         check_fits(subject.model, job.selection)
         drawn = _settled(job, 1, tune, mend, last=True)
@@ -208,12 +216,18 @@ class _Mender:
     model: nn.Module
     data: list[Any]
     norms_alone: bool
+    bias: bool
     chooses: bool
     tell: Progress
 
     @classmethod
     def of(
-        cls, model: nn.Module, recover: bool | str, options: Mapping[str, Any], tell: Progress
+        cls,
+        model: nn.Module,
+        recover: bool | str,
+        bias: bool,
+        options: Mapping[str, Any],
+        tell: Progress,
     ) -> _Mender | None:
         """What was asked for, if anything."""
         if not recover:
@@ -221,7 +235,7 @@ class _Mender:
         constraint, side = options.get("constraint", "none"), options.get("side", "input")
         by_error = options.get("importance") == "reconstruction"
         chooses = recover is True and by_error and (constraint, side) == ("none", "input")
-        return cls(model, options["data"], recover == "norms", chooses, tell)
+        return cls(model, options["data"], recover == "norms", bias, chooses, tell)
 
     def mended(self, job: _Job) -> _Job:
         """A job whose model is mended, with the channels that it was mended for."""
@@ -235,6 +249,7 @@ class _Mender:
             self.data,
             towards=self.model,
             choose=self.chooses,
+            bias=self.bias,
             progress=self.tell,
         )
         told = Recovery.of(refitted)

@@ -6,7 +6,7 @@ import copy
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 from upscale import masking
-from upscale.capture import Captured
+from upscale.capture import Captured, Example
+from upscale.channels import Parameter
 from upscale.errors import RecoveryError, RecoveryWarning
 from upscale.model.accepting import ordinary_tensors
 from upscale.model.batches import evaluating
-from upscale.model.layers import check_fits, weight_names
+from upscale.model.layers import check_fits
 from upscale.planning.plan import Plan
+from upscale.recovery.biases import with_biases
 from upscale.recovery.given import check_responds, taken_batches
 from upscale.recovery.growing import check_made_of, grown
 from upscale.recovery.refitting import Refit, Refitting, few_rows
@@ -74,6 +76,7 @@ def recover(
     *,
     towards: nn.Module | None = None,
     choose: bool = False,
+    bias: bool = False,
     plan: Plan | None = None,
     memory: int = MEMORY,
     progress: Progress | None = None,
@@ -97,10 +100,13 @@ def recover(
         Choose anew which columns each layer keeps, as many as the selection does: when the layer
         is met, those go whose loss the others can best make up for. Channels are then chosen layer
         by layer, whatever the constraint of the selection was.
+    bias
+        Give a bias to each refitted layer that has none and no BatchNorm behind it. Without it no
+        parameter is added.
     plan
         The plan of the selection, if there is one: columns that it reads anyway, so that less is
         copied, are kept as well. `Recovery.of(recovered).plan` exports what comes of it; that
-        reads, copies and makes the same.
+        reads, copies and makes the same. Where biases were added there is none: plan again.
     memory
         Bytes of values to hold in memory; what is beyond lies on disk until it is read.
     progress
@@ -120,60 +126,77 @@ def recover(
     False
     """
     inputs = taken_batches(model, batches)
-    example = inputs[0]
     selections = (selection,) if isinstance(selection, Selection) else tuple(selection)
     with evaluating(model):
-        subject = Subject.of(model, example)
-        aim = subject if towards is None else Subject.of(towards, example)
+        subject = Subject.of(model, inputs[0])
+        aim = subject if towards is None else Subject.of(towards, inputs[0])
+        plain = subject.model
+        if bias:
+            subject, aim = with_biases(subject), with_biases(aim)
     for each in selections:
         check_fits(subject.model, each)
-    names = weight_names(subject.model)
     if plan is not None:
         if choose:
-            raise RecoveryError("a plan reads columns that are chosen; leave choose= or plan= out")
-        check_made_of(plan, selections, names)
-        plan, selections = grown(subject.model, plan, selections)
-    outputs = [each for each in selections if each.side == "output"]
-    pruned = masking.hold_outputs(subject.model, subject.masks)
-    pruned = masking.masked_by(pruned, outputs, lambda: subject.norms).eval()
-    reference = copy.deepcopy(aim.model).eval()
-    check_responds(reference, inputs)
-    sites, norms = find_sites(aim.captured, aim.model)
-    kept = _kept(pruned, [each for each in selections if each.side == "input"], names)
-    models = {UNPRUNED: reference, PRUNED: pruned}
-    masked = _masked_nodes(aim.captured, pruned)
-    with torch.no_grad(), Shelf(memory) as shelf:
-        beside = SideBySide(aim.captured, models, inputs, shelf, masked)
-        run = Refitting(beside, models, sites, norms, kept, choose, _Teller(progress))
-        run.run()
-    if few := few_rows(run.refits):
+            raise RecoveryError("a plan reads columns that are chosen: give choose= or plan=")
+        check_made_of(plan, selections, subject.weights)
+        plan, selections = grown(plain, plan, selections)
+        plan = plan if subject.model is plain else None  # it was made for a model without biases
+    pruned, told = _refitted(subject, aim, selections, inputs, choose, memory, _Teller(progress))
+    if few := few_rows(told.refits):
         message = (
             f"{len(few)} layers, {few[0]} first, were fitted to fewer rows than they have columns: "
             "they stay close to their old weights, or keep them. Pass more batches to have them "
             "fitted better"
         )
         warnings.warn(message, RecoveryWarning, stacklevel=3)
-    fitted = {site.weight for site in sites.values()}
-    left = {
-        layer: LEFT for layer, weight in names.items() if weight in kept and weight not in fitted
-    }
-    selections = tuple(_narrowed(each, names, kept) for each in selections)
-    recovered = masking.masked_by(pruned, [s for s in selections if s.side == "input"], dict)
+    inputs_kept = [each for each in told.selections if each.side == "input"]
+    recovered = masking.masked_by(pruned, inputs_kept, dict)
     modes = {name: module.training for name, module in model.named_modules()}
     for name, twin in recovered.named_modules():
         twin.training = modes[name]
-    _RECOVERIES[recovered] = Recovery(tuple(run.refits), left, selections, plan)
+    _RECOVERIES[recovered] = replace(told, plan=plan)
     return recovered
 
 
-def _kept(
-    model: nn.Module, selections: Iterable[Selection], names: Mapping[str, str]
-) -> dict[str, tuple[int, ...]]:
+def _refitted(
+    subject: Subject,
+    aim: Subject,
+    selections: Sequence[Selection],
+    inputs: Sequence[Example],
+    choose: bool,
+    memory: int,
+    tell: Callable[[int, int], None],
+) -> tuple[nn.Module, Recovery]:
+    """A subject's model with weights refitted towards another's, and what became of each."""
+    outputs = [each for each in selections if each.side == "output"]
+    pruned = masking.hold_outputs(subject.model, subject.masks)
+    pruned = masking.masked_by(pruned, outputs, lambda: subject.norms).eval()
+    reference = copy.deepcopy(aim.model).eval()
+    check_responds(reference, inputs)
+    sites, norms = find_sites(aim.captured, aim.model)
+    kept, names = _kept(subject, selections), subject.weights
+    # Groups of a transposed convolution have columns of their own, which no one fit can tell apart.
+    sites = {n: s for n, s in sites.items() if not (s.own_columns and s.weight in kept)}
+    fitted = {site.weight for site in sites.values()}
+    left = {n: kept[weight] for n, weight in names.items() if weight in kept.keys() - fitted}
+    pruned = masking.mask(pruned, Selection(kept=left))
+    models = {UNPRUNED: reference, PRUNED: pruned}
+    masked = _masked_nodes(aim.captured, pruned) | _reading(aim.captured, {names[n] for n in left})
+    with torch.no_grad(), Shelf(memory) as shelf:
+        beside = SideBySide(aim.captured, models, inputs, shelf, masked)
+        run = Refitting(beside, models, sites, norms, kept, choose, tell)
+        run.run()
+    selections = tuple(_narrowed(each, names, kept) for each in selections)
+    return pruned, Recovery(tuple(run.refits), dict.fromkeys(left, LEFT), selections)
+
+
+def _kept(subject: Subject, selections: Iterable[Selection]) -> dict[str, tuple[int, ...]]:
     """The columns that selections, and masks that are on a model already, leave each weight."""
     kept: dict[str, set[int]] = {}
-    for own in (masking.kept_columns(model), *(each.kept for each in selections)):
+    inputs = (each.kept for each in selections if each.side == "input")
+    for own in (masking.kept_columns(subject.model), *inputs):
         for layer, columns in own.items():
-            weight = names[layer]
+            weight = subject.weights[layer]
             kept[weight] = kept.get(weight, set(columns)) & set(columns)
     return {weight: tuple(sorted(columns)) for weight, columns in kept.items()}
 
@@ -212,6 +235,17 @@ def _masked_nodes(captured: Captured, pruned: nn.Module) -> dict[str, Mask]:
                 "several operations in a model that torch.fx cannot trace; prune its input side"
             )
     return masks
+
+
+def _reading(captured: Captured, weights: Collection[str]) -> dict[str, Mask]:
+    """The nodes that read weights which are pruned and not refitted: the networks differ there."""
+    own = {Parameter(weight) for weight in weights}
+    return {
+        node.name: _as_it_is
+        for node in captured.graph.nodes
+        if (node.op == "get_attr" and str(node.target) in weights)
+        or any(not own.isdisjoint(call.reads) for call in captured.observed[node.name].calls)
+    }
 
 
 def _as_it_is(made: Any) -> Any:
