@@ -377,3 +377,41 @@ def test_what_is_pruned_and_cannot_be_refitted_is_zero_for_what_follows() -> Non
         errors = [(own(x) - model(x)).square().mean() for own in (recovered, masked)]
     assert errors[0] < 0.5 * errors[1]
     assert not recovered.get_submodule("up").weight[[0, 3, 4]].any()
+
+
+class Crossing(nn.Module):
+    """Attention to something else, with keys and values of other widths."""
+
+    def __init__(self, *, traced: bool) -> None:
+        super().__init__()
+        self.words, self.wide = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.attention = nn.MultiheadAttention(8, 2, kdim=6, vdim=4, batch_first=True)
+        self.head, self.traced = nn.Linear(8, 8), traced
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        x = self.wide(torch.relu(self.words(x)))
+        if not self.traced and x.shape[1] > 2:
+            x = x * 1.0
+        return self.head(self.attention(x, keys, values, need_weights=False)[0])
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_projections_of_a_fused_attention_are_refitted_or_reported(traced: bool) -> None:
+    torch.manual_seed(0)
+    model = Crossing(traced=traced).eval()
+    sizes = ((5, 8), (6, 6), (6, 4))
+    batches = [tuple(torch.randn(24, *own) for own in sizes) for _ in range(3)]
+    selection = Selection(kept={"wide": range(10), "attention.out_proj": range(6)})
+    recovered = upscale.recover(model, selection, batches)
+    told = Recovery.of(recovered)
+    refitted = {refit.weight for refit in told.refits}
+    projection = "attention.out_proj.weight"
+    assert {"wide.weight", "head.weight"} <= refitted
+    assert (projection in refitted) != traced
+    assert ("attention.out_proj" in told.left) == traced
+    assert "attention.q_proj_weight" in told.left
+    assert not recovered.get_submodule("attention.out_proj").weight[:, 6:].any()
+    example = tuple(own[:1] for own in batches[0])
+    pruned = upscale.export(recovered, upscale.plan(recovered, example, told.selections))
+    with torch.no_grad():
+        assert torch.allclose(pruned(*batches[0]), recovered(*batches[0]), atol=1e-5)

@@ -33,14 +33,17 @@ from upscale.selected.selection import Selection
 from upscale.subject import Subject
 
 Progress = Callable[[str], object]
+PRODUCTS = {"linear", *CONVOLUTIONS, *TRANSPOSED}
 # Operations that are all a module does.
-WHOLE_MODULES = {"linear", "batch_norm", *CONVOLUTIONS, *TRANSPOSED}
+WHOLE_MODULES = {"batch_norm", *PRODUCTS}
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """What became of each layer, in the order in which they ran, and what was left as it is.
 
+    `left` names what is pruned, or reads what has changed, and could not be refitted: a layer, or a
+    weight that is no layer's of its own.
     `selections` are those that the model is masked by: with `choose`, of the columns chosen; with
     a plan, of all that it reads. `plan` then exports just that.
     """
@@ -186,8 +189,10 @@ def _refitted(
         beside = SideBySide(aim.captured, models, inputs, shelf, masked)
         run = Refitting(beside, models, sites, norms, kept, choose, tell)
         run.run()
+    unfitted = _multiplying(aim.captured, beside.apart) - fitted
+    told = [*left, *sorted(unfitted - {names[layer] for layer in left})]
     selections = tuple(_narrowed(each, names, kept) for each in selections)
-    return pruned, Recovery(tuple(run.refits), dict.fromkeys(left, LEFT), selections)
+    return pruned, Recovery(tuple(run.refits), dict.fromkeys(told, LEFT), selections)
 
 
 def _kept(subject: Subject, selections: Iterable[Selection]) -> dict[str, tuple[int, ...]]:
@@ -246,6 +251,20 @@ def _reading(captured: Captured, weights: Collection[str]) -> dict[str, Mask]:
         if (node.op == "get_attr" and str(node.target) in weights)
         or any(not own.isdisjoint(call.reads) for call in captured.observed[node.name].calls)
     }
+
+
+def _multiplying(captured: Captured, nodes: Iterable[str]) -> set[str]:
+    """The weights that nodes multiply by, or by parts of."""
+    found: set[str] = set()
+    for name in nodes:
+        parts: dict[str, str] = {}
+        for call in captured.observed[name].calls:
+            own = [x.name if isinstance(x, Parameter) else parts.get(x) for x in call.reads]
+            if call.op in PRODUCTS:
+                found |= {x for x in own[1:2] if x is not None}
+            elif len(own) == 1 and own[0] is not None:
+                parts |= dict.fromkeys(call.outs, own[0])
+    return found
 
 
 def _as_it_is(made: Any) -> Any:
