@@ -14,13 +14,16 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map_only
 
 from upscale.capture import Captured, Example
+from upscale.recovery import processes
 from upscale.recovery.shelf import Key, Shelf
 
 PRUNED, UNPRUNED = "pruned", "unpruned"
@@ -57,6 +60,11 @@ class SideBySide:
         }
         for operand, at in read.items():
             self._leaving[at].append(operand.name)
+
+    @cached_property
+    def batches_of_all(self) -> int:
+        """How many batches there are in all processes."""
+        return int(processes.summed(torch.tensor(len(self.batches))))
 
     def value(self, network: str, node: str, batch: int) -> Any:
         """What a network's node made of a batch."""
