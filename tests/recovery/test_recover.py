@@ -415,3 +415,14 @@ def test_projections_of_a_fused_attention_are_refitted_or_reported(traced: bool)
     pruned = upscale.export(recovered, upscale.plan(recovered, example, told.selections))
     with torch.no_grad():
         assert torch.allclose(pruned(*batches[0]), recovered(*batches[0]), atol=1e-5)
+
+
+def test_a_layer_that_keeps_nothing_gets_the_bias_of_what_it_made() -> None:
+    model, batches = made("block")
+    selection = Selection(kept={"conv2": [], "head": []})
+    for choose in (False, True):
+        recovered = upscale.recover(model, selection, batches, choose=choose)
+        assert not recovered.get_submodule("head").weight.any()
+        x = torch.cat(batches)
+        with torch.no_grad():
+            assert torch.allclose(recovered(x)[0], model(x).mean(dim=0), atol=1e-5)
