@@ -91,7 +91,7 @@ def section() -> str:
         f"torchvision classifiers at 224², one thread, {SHARE:.0%} of the columns of each layer gone;",
         "memory beyond the model's own, images included (`python benchmarks/recovery_cost.py`).",
         "",
-        "| model | images | layers refitted | minutes of a core | by the clock | memory beyond |",
+        "| model | images | layers | minutes of a core | by the clock | memory beyond |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     lines += [

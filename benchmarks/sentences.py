@@ -183,7 +183,7 @@ def section() -> str:
         f"cosine between its embeddings of {TESTED} others and those of the pruned encoder's export",
         "(`python benchmarks/sentences.py`).",
         "",
-        "| units gone | chosen by | parameters left | as pruned | refitted | worst sentence |",
+        "| units gone | chosen by | parameters | as pruned | refitted | worst one |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     lines += [
