@@ -88,7 +88,7 @@ def section() -> str:
     lines = [
         "## What it costs",
         "",
-        f"torchvision classifiers at 224², one thread, {SHARE:.0%} of the columns of each layer gone;",
+        f"torchvision classifiers at 224², one thread, {SHARE:.0%} of each layer's columns gone;",
         "memory beyond the model's own, images included (`python benchmarks/recovery_cost.py`).",
         "",
         "| model | images | layers | minutes of a core | by the clock | memory beyond |",

@@ -179,8 +179,8 @@ def section() -> str:
     lines = [
         "## A sentence encoder",
         "",
-        f"all-MiniLM-L6-v2, hidden units of its MLPs gone, {FITTED} sentences to fit to; mean",
-        f"cosine between its embeddings of {TESTED} others and those of the pruned encoder's export",
+        f"all-MiniLM-L6-v2, hidden units of its MLPs gone, {FITTED} sentences to fit to;",
+        f"mean cosine between its embeddings of {TESTED} others and those of the export",
         "(`python benchmarks/sentences.py`).",
         "",
         "| units gone | chosen by | parameters | as pruned | refitted | worst one |",
