@@ -40,7 +40,7 @@ SHARE, BATCH, BATCHES = 0.25, 6, 2
 
 
 def tried(name: str, seed: int) -> tuple[float, float, int, int]:
-    """The errors of the export and of the masks, how many layers were refitted, and how many not."""
+    """The errors of the export and of the masks; how many layers were refitted, how many not."""
     side = SIDES.get(name, SIDE)
     lively = make_lively(
         lambda: _made(name, seed),
