@@ -299,6 +299,15 @@ def test_a_model_whose_columns_were_chosen_exports_exactly() -> None:
     assert float((expected - got).abs().max()) <= 1e-10 * float(expected.abs().max())
 
 
+def test_columns_may_be_chosen_outside_of_windows() -> None:
+    model, batches = made("block")
+    selection = Selection(kept={"conv1": [0, 1, 2]}, windows={"conv1": [0, 1, 2, 3]})
+    chosen = upscale.recover(model, selection, batches, choose=True)
+    (own,) = Recovery.of(chosen).selections
+    assert len(own.kept["conv1"]) == 3
+    assert own.windows.keys() == ({"conv1"} if set(own.kept["conv1"]) <= {0, 1, 2, 3} else set())
+
+
 def test_what_was_pruned_before_is_not_chosen_again() -> None:
     model, batches = made("block")
     first = upscale.mask(model, Selection(kept={"conv1": range(6)}))
