@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from upscale.capture import Captured, Example, OwnDraws, tensors_in
+from upscale.recovery import processes
 from upscale.recovery.fitting import TINY
 from upscale.recovery.shelf import Shelf
 from upscale.recovery.side_by_side import UNPRUNED, SideBySide
@@ -42,10 +43,11 @@ def sensitivities(
         parameter.requires_grad_(parameter.is_floating_point())
     totals: dict[str, Tensor] = {}
     made: list[list[Tensor]] = []
-    seen, draws = 0, torch.Generator().manual_seed(0)
+    seen = 0
     for batch in batches:
-        if seen >= SAMPLES:
+        if seen >= SAMPLES / processes.count():
             break
+        draws = torch.Generator().manual_seed(0)  # whichever process a batch is run in
         slopes: list[tuple[Site, Tensor]] = []
         with torch.enable_grad(), OwnDraws():
             outputs = _run(captured, own, batch, sites, slopes)
@@ -61,7 +63,7 @@ def sensitivities(
         made.append([output.detach().double() for output in smooth])
         seen += len(smooth[0]) if smooth[0].ndim else 1
     varied = sum(_variation(outputs) for outputs in zip(*made, strict=True))
-    return {weight: total / max(varied, TINY) for weight, total in totals.items()}
+    return {n: processes.summed(total) / max(varied, TINY) for n, total in sorted(totals.items())}
 
 
 def _run(
@@ -91,8 +93,12 @@ def _run(
 
 def _variation(outputs: Sequence[Tensor]) -> float:
     """How much one output varies about its mean over all samples; all of it where it cannot."""
+    squares = processes.summed(torch.stack([output.square().sum() for output in outputs]).sum())
     shapes = {output.shape[1:] for output in outputs}
-    if len(shapes) > 1 or outputs[0].ndim == 0:
-        return float(sum(output.square().sum() for output in outputs))
+    apart = torch.tensor(float(len(shapes) > 1 or outputs[0].ndim == 0))
+    if processes.summed(apart) > 0:
+        return float(squares)
     whole = torch.cat(list(outputs))
-    return float((whole - whole.mean(dim=0)).square().sum())
+    count = processes.summed(torch.tensor(float(len(whole))))
+    mean = processes.summed(whole.sum(dim=0)) / count
+    return float(processes.summed((whole - mean).square().sum()))
