@@ -45,19 +45,32 @@ def program_of(model: nn.Module, example: Example) -> Program:
     memories = find_memories(model, example)
     if memories:
         try:
-            made = export_program(lambda: forget(twin_of(model)[0], memories), example.copied())
+            made = export_program(lambda: forget(_twin(model), memories), example.copied())
             with quietly():
                 same = computes_as(made.exported, model, example)
                 if same and not holds_parameters(made.exported, model):
                     return replace(made, changed=changed)
         except Exception:  # what it remembers may be needed
             pass
-    made = export_program(lambda: twin_of(model)[0], example.copied())
+    made = export_program(lambda: _twin(model), example.copied())
     if holds_parameters(made.exported, model):
         # A function that the model holds knows the model itself, and no copy of it.
         with restored(model):
             made = export_program(lambda: model, example.copied())
     return replace(made, changed=changed)
+
+
+def _twin(model: nn.Module) -> nn.Module:
+    """A copy of a model, without what holds masks on its weights.
+
+    A program may not write to parameters, and there is nothing to write: the masks are on.
+    """
+    twin, _ = twin_of(model)
+    for module in twin.modules():
+        hooks = module._forward_pre_hooks
+        for key in [key for key, hook in hooks.items() if getattr(hook, "only_masks", False)]:
+            del hooks[key]
+    return twin
 
 
 def trace_program(model: nn.Module, made: Program, *, functional: bool = False) -> Traced:

@@ -94,6 +94,7 @@ def _prune(arguments: argparse.Namespace) -> int:
             measure=arguments.measure,
             fuse=arguments.fuse,
             recover={None: False, "all": True}.get(arguments.recover, arguments.recover),
+            bias=bool(arguments.bias),
             steps=arguments.steps,
             progress=progress.tell,
             **options,

@@ -56,7 +56,6 @@ class Refitting:
     sites: Mapping[str, Site]
     norms: Mapping[str, Norm]
     kept: dict[str, tuple[int, ...]]
-    masked: frozenset[str]
     choosing: bool
     tell: Callable[[int, int], None]
     refits: list[Refit] = field(default_factory=list)
@@ -92,7 +91,7 @@ class Refitting:
         self.beside.run(UNPRUNED, node)
         site = self.sites.get(node.name)
         pruned = site is not None and site.weight in self.kept
-        if not (self.beside.differs(node) or pruned or node.name in self.masked):
+        if not (self.beside.differs(node) or pruned):
             return False
         self.beside.apart.add(node.name)
         return True

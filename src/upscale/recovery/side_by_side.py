@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -24,12 +24,14 @@ from upscale.capture import Captured, Example
 from upscale.recovery.shelf import Key, Shelf
 
 PRUNED, UNPRUNED = "pruned", "unpruned"
+Mask = Callable[[Any], Any]
 
 
 class SideBySide:
     """What two networks made of every batch so far.
 
-    `apart` are the nodes of which the two make different things; all others are run once.
+    `apart` are the nodes of which the two make different things; all others are run once. `masks`
+    are laid on what nodes of the pruned one make.
     """
 
     def __init__(
@@ -38,11 +40,12 @@ class SideBySide:
         models: Mapping[str, nn.Module],
         batches: Sequence[Example],
         shelf: Shelf,
+        masks: Mapping[str, Mask] | None = None,
     ) -> None:
         self.nodes: list[fx.Node] = list(captured.graph.nodes)
         self.batches = range(len(batches))
         self.apart: set[str] = set()
-        self._models, self._shelf = models, shelf
+        self._models, self._shelf, self._masks = models, shelf, masks or {}
         self._extras, self._observed = captured.extras, captured.observed
         graph, model = captured.graph, models[UNPRUNED]
         places = graph.find_nodes(op="placeholder")
@@ -62,11 +65,16 @@ class SideBySide:
     def run(self, network: str, node: fx.Node) -> None:
         """Run a node on every batch, and keep what it makes."""
         for batch in self.batches:
-            self._shelf.put((network, node.name, batch), self._made(network, node, batch))
+            made = self._made(network, node, batch)
+            if network == PRUNED and node.name in self._masks:
+                made = self._masks[node.name](made)
+            self._shelf.put((network, node.name, batch), made)
 
     def differs(self, node: fx.Node) -> bool:
-        """Whether what a node reads differs between the networks."""
-        return any(operand.name in self.apart for operand in node.all_input_nodes)
+        """Whether what a node reads or makes differs between the networks, weights aside."""
+        return node.name in self._masks or any(
+            operand.name in self.apart for operand in node.all_input_nodes
+        )
 
     def forget(self, at: int) -> None:
         """Drop what has no reader after the node at a place."""
