@@ -43,21 +43,24 @@ class Moments:
             energy=zeros(groups, outputs),
         )
 
-    def add(self, rows: Tensor, targets: Tensor) -> None:
+    def add(self, rows: Tensor, targets: Tensor, weights: Tensor) -> None:
         """Count in rows, as groups × rows × columns, and their targets, as groups × rows × outputs.
 
-        Products are taken in the precision of the rows, and summed in double precision.
+        Each counts as often as its weight says; weights are rows × 1. Products are taken in the
+        precision of the rows, and summed in double precision.
         """
-        self.count += rows.shape[1]
-        self.inputs += rows.sum(dim=1)
-        self.gram += rows.transpose(1, 2) @ rows
-        self.add_targets(rows, targets)
+        self.count += weights.sum()
+        weighed = rows * weights
+        self.inputs += weighed.sum(dim=1)
+        self.gram += weighed.transpose(1, 2) @ rows
+        self.add_targets(rows, targets, weights)
 
-    def add_targets(self, rows: Tensor, targets: Tensor) -> None:
+    def add_targets(self, rows: Tensor, targets: Tensor, weights: Tensor) -> None:
         """Count in the targets of rows that are counted already."""
-        self.targets += targets.sum(dim=1)
-        self.cross += rows.transpose(1, 2) @ targets
-        self.energy += targets.square().sum(dim=1)
+        weighed = targets * weights
+        self.targets += weighed.sum(dim=1)
+        self.cross += rows.transpose(1, 2) @ weighed
+        self.energy += (weighed * targets).sum(dim=1)
 
     def without_targets(self) -> Moments:
         """The sums of the same rows, without targets yet."""
@@ -75,9 +78,8 @@ class Moments:
 
     def reduced(self, *names: str) -> Moments:
         """The sums over all processes, where there are several: of these, or of all."""
-        if dist.is_available() and dist.is_initialized():
-            for name in names or [own.name for own in fields(self)]:
-                dist.all_reduce(getattr(self, name))
+        for name in names or [own.name for own in fields(self)]:
+            sum_over_processes(getattr(self, name))
         return self
 
     def centred(self) -> tuple[Tensor, Tensor]:
@@ -105,3 +107,10 @@ class Moments:
         n = self.count.clamp_min(1)
         mean = (self.inputs[:, None] @ weight).squeeze(1) / n
         return mean, (weight * (gram @ weight)).sum(dim=1).clamp_min(0) / n
+
+
+def sum_over_processes(tensor: Tensor) -> Tensor:
+    """A tensor, made the sum of what it is in all processes where there are several."""
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(tensor)
+    return tensor

@@ -26,6 +26,7 @@ from upscale.recovery.biases import with_biases
 from upscale.recovery.given import check_responds, taken_batches
 from upscale.recovery.growing import check_made_of, grown
 from upscale.recovery.refitting import Refit, Refitting, few_rows
+from upscale.recovery.sensitivity import place_weights
 from upscale.recovery.shelf import MEMORY, Shelf
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, Mask, SideBySide
 from upscale.recovery.sites import CONVOLUTIONS, TRANSPOSED, find_sites
@@ -185,9 +186,10 @@ def _refitted(
     pruned = masking.mask(pruned, Selection(kept=left))
     models = {UNPRUNED: reference, PRUNED: pruned}
     masked = _masked_nodes(aim.captured, pruned) | _reading(aim.captured, {names[n] for n in left})
+    weights = place_weights(aim.captured, reference, inputs, sites)
     with torch.no_grad(), Shelf(memory) as shelf:
         beside = SideBySide(aim.captured, models, inputs, shelf, masked)
-        run = Refitting(beside, models, sites, norms, kept, choose, tell)
+        run = Refitting(beside, models, sites, norms, kept, weights, choose, tell)
         run.run()
     unfitted = _multiplying(aim.captured, beside.apart) - fitted
     told = [*left, *sorted(unfitted - {names[layer] for layer in left})]
