@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.cifar import trained
 from benchmarks.data import DATA, imagenet, images, trained_mobilenet_v2
-from upscale import Macs, Parameters, Recovery, export, mask, plan, recover, select
+from upscale import Macs, Parameters, Recovery, Selection, export, mask, plan, recover, select
 from upscale.model.batches import recalibrate
 
 RECORDS = Path(__file__).resolve().parent / "results" / "recovery.jsonl"
@@ -218,8 +218,8 @@ def measured(cell: Cell) -> Result:
         data=batches,
     )
     masked = mask(model, selection)
-    before = percent(right(masked, test))
-    norms = percent(right(recalibrate(masked, batches), test))
+    before = percent(right(narrow(model, x, selection), test))
+    norms = percent(right(narrow(recalibrate(masked, batches), x, selection), test))
     free = cell.constraint == "none" and cell.scope == "local"
     start = time.process_time()
     fitted = recover(
@@ -228,7 +228,7 @@ def measured(cell: Cell) -> Result:
     seconds = time.process_time() - start
     told = Recovery.of(fitted)
     assert told is not None
-    pruned = export(fitted, plan(fitted, x, told.selections, widen=False))
+    pruned = narrow(fitted, x, *told.selections)
     share = macs_of(pruned, x) / macs_of(model, x)
     first = unpruned_answers(cell.network, cell.test, cell.fold)
     answers = right(pruned, test)
@@ -240,6 +240,11 @@ def measured(cell: Cell) -> Result:
     limit = seconds if cell.part == "tuning" else math.inf
     tuned, taken = tuned_for(mask(model, selection), limit)
     return replace(result, tuned=percent(right(tuned, test)), tuned_seconds=taken)
+
+
+def narrow(model: nn.Module, x: Tensor, *selections: Selection) -> nn.Module:
+    """The export of a model that computes what the masked one does, with no read widened."""
+    return export(model, plan(model, x, selections, widen=False))
 
 
 def tuned_for(model: nn.Module, seconds: float) -> tuple[nn.Module, float]:
