@@ -21,7 +21,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,9 @@ from benchmarks.cifar import trained
 from benchmarks.data import DATA, imagenet, images, trained_mobilenet_v2
 from upscale import Macs, Parameters, Recovery, Selection, export, mask, plan, recover, select
 from upscale.model.batches import recalibrate
+from upscale.recovery.curves import curves
+from upscale.recovery.elimination import Curve
+from upscale.selection.importance import Study
 
 RECORDS = Path(__file__).resolve().parent / "results" / "recovery.jsonl"
 BATCH, TEST = 128, 10_000
@@ -212,7 +215,7 @@ def measured(cell: Cell) -> Result:
     selection = select(
         *(model, x),
         amount=amounts[cell.measure],
-        importance=cell.importance,
+        importance=criterion(cell),
         scope=cell.scope,
         constraint=cell.constraint,
         data=batches,
@@ -240,6 +243,35 @@ def measured(cell: Cell) -> Result:
     limit = seconds if cell.part == "tuning" else math.inf
     tuned, taken = tuned_for(mask(model, selection), limit)
     return replace(result, tuned=percent(right(tuned, test)), tuned_seconds=taken)
+
+
+@dataclass(frozen=True, slots=True)
+class ByCurves:
+    """Importance `"reconstruction"`, of curves that are known."""
+
+    curves: Mapping[str, Curve]
+    comparable: bool = True
+    costs: bool = True
+
+    def score(self, study: Study) -> dict[str, Tensor]:
+        """What each channel costs, as far as layers have curves."""
+        named = self.curves.keys() & set(study.names)
+        return {name: torch.tensor(self.curves[name].costs) for name in named}
+
+
+def criterion(cell: Cell) -> str | ByCurves:
+    """What a setting's channels are chosen by; curves of a network are measured once."""
+    if cell.importance != "reconstruction":
+        return cell.importance
+    return ByCurves(curves_of(cell.network, cell.images, cell.fold))
+
+
+@cache
+def curves_of(network: str, count: int, fold: int) -> Mapping[str, Curve]:
+    """The curves of a network on so many images."""
+    cell = Cell("", network, "macs", 0.0, images=count, test=1, fold=fold)
+    model, batches, _ = network_of(cell)
+    return curves(model, batches)
 
 
 def narrow(model: nn.Module, x: Tensor, *selections: Selection) -> nn.Module:

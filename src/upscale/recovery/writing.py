@@ -46,8 +46,8 @@ def write_site(model: nn.Module, site: Site, columns: Tensor, found: Fit) -> Non
         # A row that is zero, or was, has no length to keep.
         length = torch.where((before > 0) & (after > 0), after / before, 1.0)
         new = new / length[:, None]
-        statistics = (_wide(model, name) for name in (site.norm.mean, site.norm.variance))
-        write_norm(model, site.norm, *statistics, length.flatten(), found.shift.flatten())
+        mean, variance = _wide(model, site.norm.mean), _wide(model, site.norm.variance)
+        write_norm(model, site.norm, mean, variance, length.flatten(), found.shift.flatten())
     if site.bias is not None:
         bias = tensor_of(model, site.bias)
         _write(bias, torch.zeros_like(bias) if site.norm is not None else found.shift)
