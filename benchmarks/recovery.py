@@ -152,7 +152,7 @@ def network_of(cell: Cell) -> tuple[nn.Module, list[Tensor], list[tuple[Tensor, 
         halves = [[c for c in range(1000) if c % 2 == own] for own in (cell.fold, 1 - cell.fold)]
         (fitted, _), (pictures, classes) = (imagenet(DATA, set(half)) for half in halves)
         model: Any = trained_mobilenet_v2(DATA)
-        side = 50
+        side = 20  # so that what a batch makes fits into memory, and places are weighed
     else:
         fitted, _ = images(DATA, "train", cell.images)
         pictures, classes = images(DATA, "test", cell.test)

@@ -11,6 +11,7 @@ import upscale
 from upscale import Selection
 from upscale.capture import Example
 from upscale.recovery.sensitivity import LEAST, place_weights
+from upscale.recovery.shelf import MEMORY
 from upscale.recovery.sites import find_sites
 from upscale.subject import Subject
 
@@ -32,10 +33,13 @@ class Looking(nn.Module):
         return self.made(self.head((self.layer(x) * self.looked_at).sum(dim=2)))
 
 
-def weights_of(model: nn.Module, batches: list[Tensor]) -> dict[str, list[Tensor]]:
+def weights_of(
+    model: nn.Module, batches: list[Tensor], memory: int = MEMORY
+) -> dict[str, list[Tensor]]:
     subject = Subject.of(model, batches[0])
     sites, _ = find_sites(subject.captured, subject.model)
-    return place_weights(subject.captured, subject.model, [Example((x,)) for x in batches], sites)
+    given = [Example((x,)) for x in batches]
+    return place_weights(subject.captured, subject.model, given, sites, memory)
 
 
 def drawn() -> list[Tensor]:
@@ -58,6 +62,14 @@ def test_where_nothing_moves_smoothly_all_places_count_alike() -> None:
     batches = drawn()
     model = Looking(lambda made: made.argmax(dim=1)).double().eval()
     assert weights_of(model, batches) == {}
+
+
+def test_where_a_batch_would_take_too_much_memory_all_places_count_alike() -> None:
+    model = Looking(lambda made: made).double().eval()
+    small, large = torch.randn(2, 6, 4).double(), torch.randn(200, 6, 4).double()
+    enough = 1 << 15
+    assert weights_of(model, [small], enough)
+    assert weights_of(model, [small, large], enough) == {}
 
 
 def test_what_matters_is_fitted_better() -> None:

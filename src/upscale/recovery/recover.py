@@ -112,7 +112,8 @@ def recover(
         copied, are kept as well. `Recovery.of(recovered).plan` exports what comes of it; that
         reads, copies and makes the same. Where biases were added there is none: plan again.
     memory
-        Bytes of values to hold in memory; what is beyond lies on disk until it is read.
+        Bytes of values to hold in memory; what is beyond lies on disk until it is read. Where one
+        batch makes more than that in all, places of a sample are not weighed against each other.
     progress
         Called with a line of text now and then: how far it is, and the time left.
 
@@ -186,7 +187,7 @@ def _refitted(
     pruned = masking.mask(pruned, Selection(kept=left))
     models = {UNPRUNED: reference, PRUNED: pruned}
     masked = _masked_nodes(aim.captured, pruned) | _reading(aim.captured, {names[n] for n in left})
-    weights = place_weights(aim.captured, reference, inputs, sites)
+    weights = place_weights(aim.captured, reference, inputs, sites, memory)
     with torch.no_grad(), Shelf(memory) as shelf:
         beside = SideBySide(aim.captured, models, inputs, shelf, masked)
         run = Refitting(beside, models, sites, norms, kept, weights, choose, tell)

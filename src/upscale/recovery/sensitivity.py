@@ -17,6 +17,7 @@ import copy
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -55,13 +56,20 @@ def sensitivities(
 
 
 def place_weights(
-    captured: Captured, model: nn.Module, batches: Sequence[Example], sites: Mapping[str, Site]
+    captured: Captured,
+    model: nn.Module,
+    batches: Sequence[Example],
+    sites: Mapping[str, Site],
+    memory: int,
 ) -> dict[str, list[Tensor]]:
     """For each site and batch how much an error at each place matters, as samples × places.
 
     That is the length of g, 1 on average: one draw of signs says it too roughly for its square.
-    None of a site of which it is not known for every batch.
+    None of a site of which it is not known for every batch, nor where one batch would take more
+    than so many bytes of memory.
     """
+    if _bytes_of_run(captured, batches) > memory:
+        return {}
     found: dict[str, list[Tensor]] = defaultdict(list)
     try:
         for _, slopes in _looked_at(captured, model, batches, sites):
@@ -76,6 +84,13 @@ def place_weights(
         if len(own) == len(batches) and total > 0:
             weights[node] = [(x * (count / total)).clamp_min(LEAST) for x in own]
     return weights
+
+
+def _bytes_of_run(captured: Captured, batches: Sequence[Example]) -> float:
+    """About what the largest batch takes in a run that can be gone back through: all is kept."""
+    example, *others = (sum(own.numel() for own in batch.tensors) for batch in batches)
+    numbers = sum(prod(shape) for shape in captured.sizes.values())
+    return 4.0 * numbers * max([example, *others]) / max(1, example)
 
 
 def _first(batches: Iterable[Example]) -> Iterator[Example]:
