@@ -299,6 +299,15 @@ def test_a_model_whose_columns_were_chosen_exports_exactly() -> None:
     assert float((expected - got).abs().max()) <= 1e-10 * float(expected.abs().max())
 
 
+def test_columns_may_be_chosen_outside_of_windows() -> None:
+    model, batches = made("block")
+    selection = Selection(kept={"conv1": [0, 1, 2]}, windows={"conv1": [0, 1, 2, 3]})
+    chosen = upscale.recover(model, selection, batches, choose=True)
+    (own,) = Recovery.of(chosen).selections
+    assert len(own.kept["conv1"]) == 3
+    assert own.windows.keys() == ({"conv1"} if set(own.kept["conv1"]) <= {0, 1, 2, 3} else set())
+
+
 def test_what_was_pruned_before_is_not_chosen_again() -> None:
     model, batches = made("block")
     first = upscale.mask(model, Selection(kept={"conv1": range(6)}))
@@ -415,3 +424,14 @@ def test_projections_of_a_fused_attention_are_refitted_or_reported(traced: bool)
     pruned = upscale.export(recovered, upscale.plan(recovered, example, told.selections))
     with torch.no_grad():
         assert torch.allclose(pruned(*batches[0]), recovered(*batches[0]), atol=1e-5)
+
+
+def test_a_layer_that_keeps_nothing_gets_the_bias_of_what_it_made() -> None:
+    model, batches = made("block")
+    selection = Selection(kept={"conv2": [], "head": []})
+    for choose in (False, True):
+        recovered = upscale.recover(model, selection, batches, choose=choose)
+        assert not recovered.get_submodule("head").weight.any()
+        x = torch.cat(batches)
+        with torch.no_grad():
+            assert torch.allclose(recovered(x)[0], model(x).mean(dim=0), atol=1e-5)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from upscale.recovery import processes
 from upscale.recovery.moments import TARGETS, Moments
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
 from upscale.recovery.sites import Cut, Norm, Site, tensor_of
@@ -164,11 +165,11 @@ class Counting:
         every = round(1 / HELD_OUT)
         if samples >= every:
             return samples - round(samples * HELD_OUT)
-        return 0 if batch % every == 1 else samples
+        return 0 if processes.number_of(batch) % every == 1 else samples
 
     def _places(self, samples: int, places: int) -> Tensor | None:
         """The places of an image to look at: all, or some that are drawn if there are very many."""
-        wanted = -(-ROWS // max(1, samples * len(self.beside.batches)))
+        wanted = -(-ROWS // max(1, samples * self.beside.batches_of_all))
         if wanted >= places:
             return None
         drawn = torch.randperm(places, generator=torch.Generator().manual_seed(places))

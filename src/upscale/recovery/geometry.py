@@ -106,7 +106,8 @@ class Geometry:
             spread[apart] = read
             read = spread
         if any(self.padding):
-            return F.pad(read, self.padding, mode=self.mode)
+            # Of no channels there is no border to mirror.
+            return F.pad(read, self.padding, mode=self.mode if read.shape[1] else "constant")
         return read
 
 

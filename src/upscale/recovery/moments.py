@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+
+from upscale.recovery import processes
 
 # The sums that targets are in.
 TARGETS = ("targets", "cross", "energy")
@@ -79,7 +80,7 @@ class Moments:
     def reduced(self, *names: str) -> Moments:
         """The sums over all processes, where there are several: of these, or of all."""
         for name in names or [own.name for own in fields(self)]:
-            sum_over_processes(getattr(self, name))
+            processes.summed(getattr(self, name))
         return self
 
     def centred(self) -> tuple[Tensor, Tensor]:
@@ -107,10 +108,3 @@ class Moments:
         n = self.count.clamp_min(1)
         mean = (self.inputs[:, None] @ weight).squeeze(1) / n
         return mean, (weight * (gram @ weight)).sum(dim=1).clamp_min(0) / n
-
-
-def sum_over_processes(tensor: Tensor) -> Tensor:
-    """A tensor, made the sum of what it is in all processes where there are several."""
-    if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(tensor)
-    return tensor

@@ -6,37 +6,33 @@ import copy
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from upscale import masking
-from upscale.capture import Captured, Example
-from upscale.channels import Parameter
+from upscale.capture import Example
 from upscale.errors import RecoveryError, RecoveryWarning
 from upscale.model.accepting import ordinary_tensors
 from upscale.model.batches import evaluating
 from upscale.model.layers import check_fits
 from upscale.planning.plan import Plan
+from upscale.recovery.apart import masked_nodes, multiplying, reading
 from upscale.recovery.biases import with_biases
 from upscale.recovery.given import check_responds, taken_batches
 from upscale.recovery.growing import check_made_of, grown
 from upscale.recovery.refitting import Refit, Refitting, few_rows
 from upscale.recovery.sensitivity import place_weights
 from upscale.recovery.shelf import MEMORY, Shelf
-from upscale.recovery.side_by_side import PRUNED, UNPRUNED, Mask, SideBySide
-from upscale.recovery.sites import CONVOLUTIONS, TRANSPOSED, find_sites
+from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
+from upscale.recovery.sites import find_sites
 from upscale.selected.selection import Selection
 from upscale.subject import Subject
 
 Progress = Callable[[str], object]
-PRODUCTS = {"linear", *CONVOLUTIONS, *TRANSPOSED}
-# Operations that are all a module does.
-WHOLE_MODULES = {"batch_norm", *PRODUCTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +182,15 @@ def _refitted(
     left = {n: kept[weight] for n, weight in names.items() if weight in kept.keys() - fitted}
     pruned = masking.mask(pruned, Selection(kept=left))
     models = {UNPRUNED: reference, PRUNED: pruned}
-    masked = _masked_nodes(aim.captured, pruned) | _reading(aim.captured, {names[n] for n in left})
+    masked = masked_nodes(aim.captured, pruned) | reading(aim.captured, {names[n] for n in left})
     weights = place_weights(aim.captured, reference, inputs, sites, memory)
     with torch.no_grad(), Shelf(memory) as shelf:
         beside = SideBySide(aim.captured, models, inputs, shelf, masked)
         run = Refitting(beside, models, sites, norms, kept, weights, choose, tell)
         run.run()
-    unfitted = _multiplying(aim.captured, beside.apart) - fitted
-    told = [*left, *sorted(unfitted - {names[layer] for layer in left})]
+    unfitted = multiplying(aim.captured, beside.apart) - fitted - {names[layer] for layer in left}
+    layer_of = {weight: layer for layer, weight in reversed(names.items())}
+    told = [*left, *sorted(layer_of.get(weight, weight) for weight in unfitted)]
     selections = tuple(_narrowed(each, names, kept) for each in selections)
     return pruned, Recovery(tuple(run.refits), dict.fromkeys(told, LEFT), selections)
 
@@ -212,66 +209,15 @@ def _kept(subject: Subject, selections: Iterable[Selection]) -> dict[str, tuple[
 def _narrowed(
     selection: Selection, names: Mapping[str, str], kept: Mapping[str, tuple[int, ...]]
 ) -> Selection:
-    """An input selection, of the columns that weights have kept."""
+    """An input selection, of the columns that weights have kept; other windows than theirs go."""
     if selection.side == "output":
         return selection
-    return replace(selection, kept={layer: kept[names[layer]] for layer in selection.kept})
+    own = {layer: kept[names[layer]] for layer in selection.kept}
+    windows = {n: w for n, w in selection.windows.items() if set(own.get(n, ())) <= set(w)}
+    return replace(selection, kept=own, windows=windows)
 
 
 LEFT = "is left: it is not called as a plain convolution or linear layer, or shares its weight"
-
-
-def _masked_nodes(captured: Captured, pruned: nn.Module) -> dict[str, Mask]:
-    """The nodes after which output masks make something zero, with what does so.
-
-    A node that calls a module runs its hooks. One that `torch.export` wrote in the place of a
-    module does not; there the masks are laid on what it makes, if that is all the module did.
-    """
-    masks: dict[str, Mask] = {}
-    modules = {n: own for n, own in pruned.named_modules() if masking.held_channels(own)}
-    for node in captured.graph.nodes:
-        seen = captured.observed[node.name]
-        if seen.home not in modules:
-            continue
-        if node.op == "call_module":
-            masks[node.name] = _as_it_is
-        elif len(seen.calls) == 1 and seen.calls[0].op in WHOLE_MODULES:
-            masks[node.name] = partial(masking.held, modules[seen.home])
-        else:
-            raise RecoveryError(
-                f"{node.name}: output masks on {seen.home} cannot be refitted, for it is made of "
-                "several operations in a model that torch.fx cannot trace; prune its input side"
-            )
-    return masks
-
-
-def _reading(captured: Captured, weights: Collection[str]) -> dict[str, Mask]:
-    """The nodes that read weights which are pruned and not refitted: the networks differ there."""
-    own = {Parameter(weight) for weight in weights}
-    return {
-        node.name: _as_it_is
-        for node in captured.graph.nodes
-        if (node.op == "get_attr" and str(node.target) in weights)
-        or any(not own.isdisjoint(call.reads) for call in captured.observed[node.name].calls)
-    }
-
-
-def _multiplying(captured: Captured, nodes: Iterable[str]) -> set[str]:
-    """The weights that nodes multiply by, or by parts of."""
-    found: set[str] = set()
-    for name in nodes:
-        parts: dict[str, str] = {}
-        for call in captured.observed[name].calls:
-            own = [x.name if isinstance(x, Parameter) else parts.get(x) for x in call.reads]
-            if call.op in PRODUCTS:
-                found |= {x for x in own[1:2] if x is not None}
-            elif len(own) == 1 and own[0] is not None:
-                parts |= dict.fromkeys(call.outs, own[0])
-    return found
-
-
-def _as_it_is(made: Any) -> Any:
-    return made
 
 
 class _Teller:

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from upscale.capture import Captured, Example, OwnDraws, tensors_in
+from upscale.recovery import processes
 from upscale.recovery.fitting import TINY
-from upscale.recovery.moments import sum_over_processes
 from upscale.recovery.shelf import Shelf
 from upscale.recovery.side_by_side import UNPRUNED, SideBySide
 from upscale.recovery.sites import Site
@@ -52,7 +52,7 @@ def sensitivities(
             totals[site.weight] = totals.get(site.weight, torch.zeros_like(squares)) + squares
         made.append([output.double() for output in outputs])
     varied = sum(_variation(outputs) for outputs in zip(*made, strict=True))
-    return {weight: total / max(varied, TINY) for weight, total in totals.items()}
+    return {n: processes.summed(total) / max(varied, TINY) for n, total in sorted(totals.items())}
 
 
 def place_weights(
@@ -78,9 +78,9 @@ def place_weights(
     except RuntimeError:
         return {}  # what is written over in a run for inference alone cannot be gone back through
     weights: dict[str, list[Tensor]] = {}
-    for node, own in found.items():
+    for node, own in sorted(found.items()):
         sums = [x.new_tensor([float(x.sum()), x.numel()], dtype=torch.float64) for x in own]
-        total, count = sum_over_processes(torch.stack(sums).sum(dim=0)).tolist()
+        total, count = processes.summed(torch.stack(sums).sum(dim=0)).tolist()
         if len(own) == len(batches) and total > 0:
             weights[node] = [(x * (count / total)).clamp_min(LEAST) for x in own]
     return weights
@@ -97,7 +97,7 @@ def _first(batches: Iterable[Example]) -> Iterator[Example]:
     """As many batches as hold enough samples."""
     seen = 0
     for batch in batches:
-        if seen >= SAMPLES:
+        if seen >= SAMPLES / processes.count():
             return
         yield batch
         first = batch.tensors[0]
@@ -114,8 +114,8 @@ def _looked_at(
     own = copy.deepcopy(model)
     for parameter in own.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    draws = torch.Generator().manual_seed(0)
     for batch in batches:
+        draws = torch.Generator().manual_seed(0)  # whichever process a batch is run in
         slopes: list[tuple[Site, Tensor]] = []
         with torch.enable_grad(), OwnDraws():
             outputs = _run(captured, own, batch, sites, slopes)
@@ -155,8 +155,12 @@ def _run(
 
 def _variation(outputs: Sequence[Tensor]) -> float:
     """How much one output varies about its mean over all samples; all of it where it cannot."""
+    squares = processes.summed(torch.stack([output.square().sum() for output in outputs]).sum())
     shapes = {output.shape[1:] for output in outputs}
-    if len(shapes) > 1 or outputs[0].ndim == 0:
-        return float(sum(output.square().sum() for output in outputs))
+    apart = torch.tensor(float(len(shapes) > 1 or outputs[0].ndim == 0))
+    if processes.summed(apart) > 0:
+        return float(squares)
     whole = torch.cat(list(outputs))
-    return float((whole - whole.mean(dim=0)).square().sum())
+    count = processes.summed(torch.tensor(float(len(whole))))
+    mean = processes.summed(whole.sum(dim=0)) / count
+    return float(processes.summed((whole - mean).square().sum()))
