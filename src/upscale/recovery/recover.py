@@ -25,6 +25,7 @@ from upscale.recovery.biases import with_biases
 from upscale.recovery.given import check_responds, taken_batches
 from upscale.recovery.growing import check_made_of, grown
 from upscale.recovery.refitting import Refit, Refitting, few_rows
+from upscale.recovery.sensitivity import place_weights
 from upscale.recovery.shelf import MEMORY, Shelf
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
 from upscale.recovery.sites import find_sites
@@ -107,7 +108,8 @@ def recover(
         copied, are kept as well. `Recovery.of(recovered).plan` exports what comes of it; that
         reads, copies and makes the same. Where biases were added there is none: plan again.
     memory
-        Bytes of values to hold in memory; what is beyond lies on disk until it is read.
+        Bytes of values to hold in memory; what is beyond lies on disk until it is read. Where one
+        batch makes more than that in all, places of a sample are not weighed against each other.
     progress
         Called with a line of text now and then: how far it is, and the time left.
 
@@ -181,9 +183,10 @@ def _refitted(
     pruned = masking.mask(pruned, Selection(kept=left))
     models = {UNPRUNED: reference, PRUNED: pruned}
     masked = masked_nodes(aim.captured, pruned) | reading(aim.captured, {names[n] for n in left})
+    weights = place_weights(aim.captured, reference, inputs, sites, memory)
     with torch.no_grad(), Shelf(memory) as shelf:
         beside = SideBySide(aim.captured, models, inputs, shelf, masked)
-        run = Refitting(beside, models, sites, norms, kept, choose, tell)
+        run = Refitting(beside, models, sites, norms, kept, weights, choose, tell)
         run.run()
     unfitted = multiplying(aim.captured, beside.apart) - fitted - {names[layer] for layer in left}
     layer_of = {weight: layer for layer, weight in reversed(names.items())}

@@ -11,7 +11,7 @@ of them with the old weights, fits, and goes back to the first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -48,7 +48,8 @@ class Refit:
 class Refitting:
     """Two networks, what can be fitted in them, and the columns that weights keep.
 
-    With `choosing`, `kept` says only how many: which they are is decided where a layer is met.
+    `weights` say how much an error at each place of each site matters. With `choosing`, `kept` says
+    only how many columns: which they are is decided where a layer is met.
     """
 
     beside: SideBySide
@@ -56,13 +57,14 @@ class Refitting:
     sites: Mapping[str, Site]
     norms: Mapping[str, Norm]
     kept: dict[str, tuple[int, ...]]
+    weights: Mapping[str, Sequence[Tensor]]
     choosing: bool
     tell: Callable[[int, int], None]
     refits: list[Refit] = field(default_factory=list)
 
     @property
     def _counting(self) -> Counting:
-        return Counting(self.beside, self.models[UNPRUNED])
+        return Counting(self.beside, self.models[UNPRUNED], self.weights)
 
     def run(self) -> None:
         """Run both networks to the end, and fit on the way."""
@@ -83,6 +85,8 @@ class Refitting:
                 elif node.name in self.norms and node.name not in behind:
                     self._fit_norm(self.norms[node.name], node)
                 self.beside.run(PRUNED, node)
+                if site is not None and site.norm is not None:
+                    self._renew(site, site.norm)
             self.beside.forget(at)
             self.tell(at + 1, len(self.beside.nodes) - 1)
 
@@ -162,6 +166,11 @@ class Refitting:
     def _note(self, weight: str, found: Fit) -> None:
         rows, columns = int(found.whole.count), found.weight.shape[1]
         self.refits.append(Refit(weight, found.before, found.after, rows, columns, not found.pays))
+
+    def _renew(self, site: Site, norm: Norm) -> None:
+        """Give the norm behind a layer the statistics of what the layer makes now."""
+        model = self.models[PRUNED]
+        write_norm(model, norm, *self._counting.spread(site), *affine(model, norm))
 
     def _fit_norm(self, norm: Norm, node: fx.Node) -> None:
         """Fit a norm of its own: the scale and shift that bring it closest to what it made."""

@@ -6,14 +6,18 @@ random signs v, the gradient g of v·f says how far, without ever forming J:
     E‖J·δ‖²  =  E(vᵀJ·δ)²  ≈  Σ g²·δ²        if errors at different places have nothing in common
 
 So one backward pass gives for each channel of each layer a factor: its g², summed over places and
-averaged over samples. Errors times these factors can be compared between layers.
+averaged over samples. Errors times these factors can be compared between layers. And summed over
+channels it says which places of which samples matter: an error in the corner of a picture of a
+dog may move nothing, one at its snout much.
 """
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -28,6 +32,8 @@ from upscale.recovery.sites import Site
 
 # So many samples are enough for a factor; batches behind them are not looked at.
 SAMPLES = 128
+# No place counts less than this share of the average one.
+LEAST = 1e-2
 
 
 def sensitivities(
@@ -38,32 +44,88 @@ def sensitivities(
     As a share of what the outputs vary by: times an error's mean square it is the mean square
     that the outputs move by. None of a layer that no output follows from smoothly.
     """
-    own = copy.deepcopy(model)
-    for parameter in own.parameters():
-        parameter.requires_grad_(parameter.is_floating_point())
     totals: dict[str, Tensor] = {}
     made: list[list[Tensor]] = []
+    for outputs, slopes in _looked_at(captured, model, _first(batches), sites):
+        for site, slope in slopes:
+            squares = site.geometry.by_channel(slope.double()).square().sum(dim=(0, 1))
+            totals[site.weight] = totals.get(site.weight, torch.zeros_like(squares)) + squares
+        made.append([output.double() for output in outputs])
+    varied = sum(_variation(outputs) for outputs in zip(*made, strict=True))
+    return {n: processes.summed(total) / max(varied, TINY) for n, total in sorted(totals.items())}
+
+
+def place_weights(
+    captured: Captured,
+    model: nn.Module,
+    batches: Sequence[Example],
+    sites: Mapping[str, Site],
+    memory: int,
+) -> dict[str, list[Tensor]]:
+    """For each site and batch how much an error at each place matters, as samples × places.
+
+    That is the length of g, 1 on average: one draw of signs says it too roughly for its square.
+    None of a site of which it is not known for every batch, nor where one batch would take more
+    than so many bytes of memory.
+    """
+    if _bytes_of_run(captured, batches) > memory:
+        return {}
+    found: dict[str, list[Tensor]] = defaultdict(list)
+    try:
+        for _, slopes in _looked_at(captured, model, batches, sites):
+            for site, slope in slopes:
+                found[site.node].append(site.geometry.by_channel(slope.float()).norm(dim=2))
+    except RuntimeError:
+        return {}  # what is written over in a run for inference alone cannot be gone back through
+    weights: dict[str, list[Tensor]] = {}
+    for node, own in sorted(found.items()):
+        sums = [x.new_tensor([float(x.sum()), x.numel()], dtype=torch.float64) for x in own]
+        total, count = processes.summed(torch.stack(sums).sum(dim=0)).tolist()
+        if len(own) == len(batches) and total > 0:
+            weights[node] = [(x * (count / total)).clamp_min(LEAST) for x in own]
+    return weights
+
+
+def _bytes_of_run(captured: Captured, batches: Sequence[Example]) -> float:
+    """About what the largest batch takes in a run that can be gone back through: all is kept."""
+    example, *others = (sum(own.numel() for own in batch.tensors) for batch in batches)
+    numbers = sum(prod(shape) for shape in captured.sizes.values())
+    return 4.0 * numbers * max([example, *others]) / max(1, example)
+
+
+def _first(batches: Iterable[Example]) -> Iterator[Example]:
+    """As many batches as hold enough samples."""
     seen = 0
     for batch in batches:
         if seen >= SAMPLES / processes.count():
-            break
+            return
+        yield batch
+        first = batch.tensors[0]
+        seen += len(first) if first.ndim else 1
+
+
+def _looked_at(
+    captured: Captured, model: nn.Module, batches: Iterable[Example], sites: Mapping[str, Site]
+) -> Iterator[tuple[list[Tensor], list[tuple[Site, Tensor]]]]:
+    """What the model makes of each batch, and g at each site that its outputs follow from.
+
+    Nothing if there is none: no output is a number that moves smoothly with what sites make.
+    """
+    own = copy.deepcopy(model)
+    for parameter in own.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    for batch in batches:
         draws = torch.Generator().manual_seed(0)  # whichever process a batch is run in
         slopes: list[tuple[Site, Tensor]] = []
         with torch.enable_grad(), OwnDraws():
             outputs = _run(captured, own, batch, sites, slopes)
             smooth = [output for output in outputs if output.requires_grad]
             if not smooth:
-                return {}
+                return
             signs = [torch.randint(0, 2, x.shape, generator=draws).to(x) * 2 - 1 for x in smooth]
             torch.autograd.backward(smooth, signs)
-        for site, slope in slopes:
-            squares = site.geometry.by_channel(slope.double()).square().sum(dim=(0, 1))
-            totals[site.weight] = totals.get(site.weight, torch.zeros_like(squares)) + squares
         own.zero_grad(set_to_none=True)
-        made.append([output.detach().double() for output in smooth])
-        seen += len(smooth[0]) if smooth[0].ndim else 1
-    varied = sum(_variation(outputs) for outputs in zip(*made, strict=True))
-    return {n: processes.summed(total) / max(varied, TINY) for n, total in sorted(totals.items())}
+        yield [output.detach() for output in smooth], slopes
 
 
 def _run(
