@@ -14,8 +14,9 @@ from typing import Any
 from torch import nn
 
 from upscale.capture import Example
+from upscale.errors import TargetError
 from upscale.formats.onnx_program import onnx_program
-from upscale.targets.graph_runtime import GraphRuntime
+from upscale.targets.graph_runtime import GraphRuntime, arrays
 from upscale.targets.prices import BUILT_IN, CopyPrices
 from upscale.targets.target import Target
 
@@ -51,9 +52,10 @@ class OnnxRuntime(GraphRuntime):
         return f"onnxruntime {importlib.metadata.version('onnxruntime')}"
 
     def prepare(self, model: nn.Module, example: Example, target: Target) -> Callable[[], object]:
+        given = arrays(example)
         session = session_of(model, example, target)
-        given = zip(session.get_inputs(), example.tensors, strict=True)
-        fed = {slot.name: tensor.numpy() for slot, tensor in given}
+        slots = zip(session.get_inputs(), given, strict=True)
+        fed = {slot.name: array for slot, array in slots}
         return partial(session.run, None, fed)
 
 
@@ -76,7 +78,10 @@ def session_of(
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.onnx"
         program.save(path)
-        return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        try:
+            return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its exceptions have no common class of their own
+            raise TargetError(f"ONNX Runtime does not take this model: {error}") from error
 
 
 RUNTIME = OnnxRuntime()

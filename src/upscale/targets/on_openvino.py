@@ -13,8 +13,9 @@ from pathlib import Path
 from torch import nn
 
 from upscale.capture import Example
+from upscale.errors import TargetError
 from upscale.formats.onnx_program import onnx_program
-from upscale.targets.graph_runtime import GraphRuntime
+from upscale.targets.graph_runtime import GraphRuntime, arrays
 from upscale.targets.prices import BUILT_IN, CopyPrices
 from upscale.targets.target import Target
 
@@ -52,6 +53,7 @@ class OpenVino(GraphRuntime):
 
     def prepare(self, model: nn.Module, example: Example, target: Target) -> Callable[[], object]:
         runtime = importlib.import_module("openvino")
+        given = arrays(example)
         program = onnx_program(model, example, dynamic_batch=False)
         # By way of a file: weights may be larger than a message can be.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -64,10 +66,11 @@ class OpenVino(GraphRuntime):
                 "ENABLE_CPU_PINNING": False,  # others may be at work on a core that it would choose
                 "INFERENCE_PRECISION_HINT": PRECISIONS.get(target.dtype, "f32"),
             }
-            compiled = runtime.Core().compile_model(str(path), "CPU", options)
-        request = compiled.create_infer_request()
-        given = [tensor.numpy() for tensor in example.tensors]
-        return partial(request.infer, given)
+            try:
+                compiled = runtime.Core().compile_model(str(path), "CPU", options)
+            except RuntimeError as error:
+                raise TargetError(f"OpenVINO does not take this model: {error}") from error
+        return partial(compiled.create_infer_request().infer, given)
 
 
 RUNTIME = OpenVino()

@@ -37,13 +37,15 @@ class Runtime(ABC):
 
     `needs` are the packages it cannot run without, which the extra `extra` of ours installs.
     They are imported where they are used: a plan can be made for a runtime that is not here.
-    `built_in` are the prices that plans reckon with until somebody calibrates.
+    `built_in` are the prices that plans reckon with until somebody calibrates. `in_torch` says
+    whether its tensors are torch's, so that the memory a call holds can be seen.
     """
 
     name: str
     needs: tuple[str, ...] = ()
     extra: str = ""
     built_in: Prices = BUILT_IN
+    in_torch: bool = True
 
     @abstractmethod
     def version(self) -> str:
