@@ -53,6 +53,11 @@ examples:
   upscale bench torchvision:resnet18 --against small.safetensors --channels-last
   upscale bench torchvision:mobilenet_v3_large --runtime onnxruntime,openvino --threads 1
 """,
+    "operations": """\
+examples:
+  upscale operations torchvision:mobilenet_v3_large --runtime onnxruntime
+  upscale operations small.safetensors --runtime openvino --threads 1
+""",
     "calibrate": """\
 examples:
   upscale calibrate --runtime torchscript --threads 1
@@ -111,6 +116,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_amount(bench, pruning=False)
     bench.add_argument("--against", type=Path, metavar="FILE", help="a file that prune wrote")
     bench.add_argument("--runs", type=whole, default=20, help="runs behind each median")
+    about = "count what a runtime computes, copies and lays out anew for a model"
+    _add_source(_command(commands, "operations", about))
     _add_target(_command(commands, "calibrate", "measure what copies cost on this machine"))
     _add_sweep(_command(commands, "sweep", "measure every setting of a grid, once, and record it"))
     return parser

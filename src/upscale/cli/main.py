@@ -32,7 +32,7 @@ from upscale.pruning.survey import survey
 from upscale.selection.options import OPTIONS
 from upscale.store import load, save
 from upscale.targets.racing import Measurement, race_models
-from upscale.targets.runtime import cache_path, calibrate
+from upscale.targets.runtime import cache_path, calibrate, runtime_of
 from upscale.tools.interrupts import STATUS, end_interrupted, interruptible
 
 OK, FAILED, MISUSED, SLOWER, INTERRUPTED = 0, 1, 2, 3, STATUS
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     commands = {"prune": _prune, "inspect": _inspect, "bench": _bench, "calibrate": _calibrate}
-    commands["sweep"] = _sweep
+    commands |= {"sweep": _sweep, "operations": _operations}
     command_line.check(arguments)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
@@ -176,6 +176,24 @@ def _bench(arguments: argparse.Namespace) -> int:
         lines.append(f"The pruned model takes {ratio:.2f} times as long as the unpruned.")
         _show(arguments, results[first], lines)
     return OK if all(own["ratio"] < 1 for own in results.values()) else SLOWER
+
+
+def _operations(arguments: argparse.Namespace) -> int:
+    example = example_of(arguments)
+    target = target_of(arguments, len(example))
+    with Progress(2, quiet=arguments.quiet) as progress:
+        model = _model(arguments, progress)
+        progress.step(f"asking {target.runtime}")
+        runtime = runtime_of(target)
+        runtime.check_installed()
+        found = runtime.operations(model.eval(), Example.of(example), target)
+    moving = sum(count for kind, count in found.items() if kind in runtime.moving)
+    lines = [
+        f"{count:5} {kind}{'  (moves data)' if kind in runtime.moving else ''}"
+        for kind, count in found.most_common()
+    ]
+    lines.append(f"{moving} of {found.total()} operations copy or change a layout.")
+    return _show(arguments, {"operations": dict(found), "moving": moving}, lines)
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -47,6 +48,10 @@ class OnnxRuntime(GraphRuntime):
     needs = ("onnx", "onnxscript", "onnxruntime")
     extra = "onnx"
     built_in = PRICES
+    moving = frozenset(
+        "Concat Expand Gather Identity Pad Slice Split Transpose nchwc.ReorderInput "
+        "nchwc.ReorderOutput".split()
+    )
 
     def version(self) -> str:
         return f"onnxruntime {importlib.metadata.version('onnxruntime')}"
@@ -57,6 +62,14 @@ class OnnxRuntime(GraphRuntime):
         slots = zip(session.get_inputs(), given, strict=True)
         fed = {slot.name: array for slot, array in slots}
         return partial(session.run, None, fed)
+
+    def operations(self, model: nn.Module, example: Example, target: Target) -> Counter[str]:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / "optimised.onnx"
+            session_of(model, example, target, optimised=path)
+            nodes = importlib.import_module("onnx").load(path, load_external_data=False).graph.node
+        # A convolution in blocks is another than one without.
+        return Counter(f"{'nchwc.' * ('nchwc' in node.domain)}{node.op_type}" for node in nodes)
 
 
 def session_of(

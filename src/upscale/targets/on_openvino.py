@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -47,30 +49,41 @@ class OpenVino(GraphRuntime):
     needs = ("onnx", "onnxscript", "openvino")
     extra = "openvino"
     built_in = PRICES
+    moving = frozenset("Concatenation Gather Pad Reorder Split StridedSlice Transpose".split())
 
     def version(self) -> str:
         return f"openvino {importlib.metadata.version('openvino')}"
 
     def prepare(self, model: nn.Module, example: Example, target: Target) -> Callable[[], object]:
-        runtime = importlib.import_module("openvino")
         given = arrays(example)
-        program = onnx_program(model, example, dynamic_batch=False)
-        # By way of a file: weights may be larger than a message can be.
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            path = Path(folder) / "model.onnx"
-            program.save(path)
-            options = {
-                "PERFORMANCE_HINT": "LATENCY",
-                "INFERENCE_NUM_THREADS": target.threads,
-                "NUM_STREAMS": 1,
-                "ENABLE_CPU_PINNING": False,  # others may be at work on a core that it would choose
-                "INFERENCE_PRECISION_HINT": PRECISIONS.get(target.dtype, "f32"),
-            }
-            try:
-                compiled = runtime.Core().compile_model(str(path), "CPU", options)
-            except RuntimeError as error:
-                raise TargetError(f"OpenVINO does not take this model: {error}") from error
-        return partial(compiled.create_infer_request().infer, given)
+        request = compiled(model, example, target).create_infer_request()
+        return partial(request.infer, given)
+
+    def operations(self, model: nn.Module, example: Example, target: Target) -> Counter[str]:
+        nodes = compiled(model, example, target).get_runtime_model().get_ops()
+        kinds = (str(node.get_rt_info()["layerType"].astype(str)) for node in nodes)
+        return Counter(kind for kind in kinds if kind not in ("Const", "Input", "Output"))
+
+
+def compiled(model: nn.Module, example: Example, target: Target) -> Any:
+    """A model as OpenVINO compiles it for a target's threads and precision."""
+    runtime = importlib.import_module("openvino")
+    options = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": target.threads,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,  # others may be at work on a core that it would choose
+        "INFERENCE_PRECISION_HINT": PRECISIONS.get(target.dtype, "f32"),
+    }
+    program = onnx_program(model, example, dynamic_batch=False)
+    # By way of a file: weights may be larger than a message can be.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "model.onnx"
+        program.save(path)
+        try:
+            return runtime.Core().compile_model(str(path), "CPU", options)
+        except RuntimeError as error:
+            raise TargetError(f"OpenVINO does not take this model: {error}") from error
 
 
 RUNTIME = OpenVino()

@@ -15,6 +15,7 @@ import platform
 import tempfile
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -38,7 +39,8 @@ class Runtime(ABC):
     `needs` are the packages it cannot run without, which the extra `extra` of ours installs.
     They are imported where they are used: a plan can be made for a runtime that is not here.
     `built_in` are the prices that plans reckon with until somebody calibrates. `in_torch` says
-    whether its tensors are torch's, so that the memory a call holds can be seen.
+    whether its tensors are torch's, so that the memory a call holds can be seen. `moving` are the
+    kinds of operations that compute nothing: copies, and changes of layout.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Runtime(ABC):
     extra: str = ""
     built_in: Prices = BUILT_IN
     in_torch: bool = True
+    moving: frozenset[str] = frozenset()
 
     @abstractmethod
     def version(self) -> str:
@@ -72,6 +75,10 @@ class Runtime(ABC):
         `scale` is the target's batch over the example's.
         """
         return Pricing(target, prices, scale)
+
+    def operations(self, model: nn.Module, example: Example, target: Target) -> Counter[str]:
+        """How many operations of each kind it runs for a model, once it has optimised it."""
+        raise TargetError(f"the runtime {self.name} does not tell what it runs")
 
     def check_installed(self) -> None:
         """Raise `MissingPackageError` if a package that it needs is not there."""
