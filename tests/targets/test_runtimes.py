@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -106,6 +106,25 @@ def test_a_runtime_that_is_none_is_refused_with_those_there_are(name: str) -> No
         Target(runtime=name)
     with pytest.raises(GridError, match="it must be one of compile, onnxruntime"):
         Cell("upscale:digits", "latency", 0.5, runtime=name)
+
+
+def test_widths_are_multiples_of_what_suits_the_target(
+    fake: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, options = calm(Fork()), {"amount": 0.4, "constraint": "segment", "round_to": "target"}
+
+    def widths(target: Target | None) -> set[int]:
+        kept = upscale.select(model, IMAGE, target=target, **options).kept
+        pruned = upscale.prune(model, IMAGE, target=target, **options)
+        assert pruned.get_submodule("stem").out_channels == len(kept["readers.0"])
+        return {len(kept[f"readers.{number}"]) for number in range(4)}
+
+    aligned = replace(Fake.built_in, align=6)
+    assert widths(fake) == {16}  # in blocks of 8
+    monkeypatch.setattr(Fake, "built_in", aligned)
+    assert widths(fake) in ({12}, {18})
+    with pytest.raises(upscale.SelectionError, match="round_to is 'tarjet'"):
+        upscale.select(model, IMAGE, amount=0.4, round_to="tarjet")
 
 
 def test_a_missing_package_is_said_when_something_shall_run(

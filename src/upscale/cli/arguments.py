@@ -182,8 +182,9 @@ def _add_option(
     elif option.choices:
         parser.add_argument(flag, choices=option.choices, default=option.default, help=about)
     elif option.number:
-        read = reader(option.number, option.fits, option.must_be)
-        parser.add_argument(flag, type=read, default=option.default, metavar="N", help=about)
+        read = reader(option.number, option.fits, option.must_be, option.words)
+        metavar = "|".join(("N", *option.words))
+        parser.add_argument(flag, type=read, default=option.default, metavar=metavar, help=about)
     else:
         parser.add_argument(flag, action="append", default=[], metavar="PATTERN", help=about)
 

@@ -32,7 +32,7 @@ from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
 from upscale.targets.racing import race_models
-from upscale.targets.runtime import pricing_for
+from upscale.targets.runtime import multiple_for, pricing_for
 from upscale.targets.target import Target
 from upscale.verify import verify as verify_exported
 
@@ -112,6 +112,8 @@ def prune(
             raise BatchError("data holds no batch; pass some of the model's inputs")
     subject = Subject.of(model, example)
     way = Way(order, pricing_for(subject.example, target), widen)
+    if "round_to" in options:
+        options["round_to"] = multiple_for(options["round_to"], subject.example, target)
     tell = progress or (lambda line: None)
     job = _Job(subject, way, verify, selection or Selection(kept={}))
     mend = _mender(model, recover, options, tell)

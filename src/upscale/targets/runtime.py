@@ -167,6 +167,15 @@ def pricing_for(example: Example, target: Target | None) -> Pricing:
     return runtime_of(target).pricing(target, prices_of(target), target.batch / like.batch)
 
 
+def multiple_for(asked: int | str, example: Example, target: Target | None) -> int:
+    """The number that widths shall be multiples of: as asked, or, for "target", what serves the
+    convolutions of the target, or of one like the example."""
+    if asked != "target":
+        return asked  # type: ignore[return-value]  # checked with the other options
+    prices = prices_of(target or target_like(example))
+    return prices.align if prices.align > 1 else prices.block
+
+
 def prices_of(target: Target) -> Prices:
     """The prices measured for a target on this machine, or its runtime's built-in ones."""
     runtime = runtime_of(target)
