@@ -121,6 +121,19 @@ def test_what_is_read_beside_has_zero_weights(monkeypatch: pytest.MonkeyPatch) -
         assert int(weight.abs().sum((0, 2, 3)).count_nonzero()) == len(kept), name
 
 
+@pytest.mark.parametrize("prices", PRICES)
+def test_windows_become_whole_blocks_too(prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
+    at(prices, monkeypatch)
+    torch.manual_seed(0)
+    model = calm(Gated())
+    selection = upscale.select(model, IMAGE, amount=0.4, constraint="contiguous")
+    exported = upscale.export(model, upscale.plan(model, IMAGE, selection))
+    assert relative_error(exported, upscale.mask(model, selection), IMAGE) <= 1e-10
+    read = {name: layer.weight.shape[1] for name, layer in layers(exported).items()}
+    del read["stem"], read["deep"]  # which read an image, and each channel alone
+    assert all(width % 4 == 0 for width in read.values()), read
+
+
 @pytest.mark.parametrize("number", range(len(PRICES)))
 @pytest.mark.parametrize("name", TRACED)
 def test_every_network_is_exact_at_blocked_prices(

@@ -169,7 +169,7 @@ class _Search:
 
     def in_blocks(self, base: Written) -> Written:
         """The plan, or one whose layers read whole tensors and whole blocks, if that is cheaper."""
-        if not self._pricing.prices.favours_whole or base.draft.windowed:
+        if not self._pricing.prices.favours_whole:
             return base
         best = base
         for joins in (False, True):

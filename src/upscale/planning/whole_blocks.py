@@ -6,7 +6,7 @@ does not keep, and as many channels are made as fill whole blocks.
 
 Say the readers of a stream of 32 keep {0 .. 20} and {4 .. 25}, and blocks are of 8. What is made is
 26 channels, rounded up to 32, and both read all of it: no slice, no odd width. If the second alone
-would gain from 24 channels more than their slice costs, it reads 2 .. 25.
+would gain more from 24 channels than their slice costs, it reads 4 .. 27.
 """
 
 from __future__ import annotations
@@ -95,12 +95,16 @@ def _readers(flow: ChannelFlow, live: Liveness) -> Iterator[Reduce]:
 
 def _joined(flow: ChannelFlow, line: Line) -> bool:
     """Whether a line's channels are of tensors that are concatenated."""
-    made = {relation.out: relation for _, relation in flow.selects}
+    selected = {relation.out: relation for _, relation in flow.selects}
     passed = {relation.out: relation for _, relation in flow.passes}
-    while line in passed or (line in made and not made[line].joined):
-        relation = passed.get(line) or made[line]
-        (line,) = [each for each in relation.reads if each in flow.classes][:1] or [Line("", 0)]
-    return line in made
+    while (relation := selected.get(line) or passed.get(line)) is not None:
+        if line in selected and selected[line].joined:
+            return True
+        tracked = [each for each in relation.reads if each in flow.classes]
+        if not tracked:
+            return False
+        line = tracked[0]
+    return False
 
 
 def _alive(flow: ChannelFlow, live: Liveness) -> Flags:
