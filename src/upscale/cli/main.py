@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from upscale.capture import Example
 from upscale.cli import arguments as command_line
-from upscale.cli.arguments import amount_of, example_of, selection_of, target_of
+from upscale.cli.arguments import amount_of, example_of, selection_of, target_of, targets_of
 from upscale.cli.given_data import GivenData
 from upscale.cli.progress import Progress
+from upscale.cli.races import as_table, plain, ratio_of
 from upscale.cli.reading import ArgumentsError
 from upscale.deploy import to_exported, to_onnx, to_torchscript
 from upscale.errors import ExampleError, SlowerWarning, UpscaleError
@@ -30,8 +31,8 @@ from upscale.pruning.prune import prune
 from upscale.pruning.survey import survey
 from upscale.selection.options import OPTIONS
 from upscale.store import load, save
-from upscale.targets.racing import race_models
-from upscale.targets.runtime import cache_path, calibrate
+from upscale.targets.racing import Measurement, race_models
+from upscale.targets.runtime import cache_path, calibrate, runtime_of
 from upscale.tools.interrupts import STATUS, end_interrupted, interruptible
 
 OK, FAILED, MISUSED, SLOWER, INTERRUPTED = 0, 1, 2, 3, STATUS
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     commands = {"prune": _prune, "inspect": _inspect, "bench": _bench, "calibrate": _calibrate}
-    commands["sweep"] = _sweep
+    commands |= {"sweep": _sweep, "operations": _operations}
     command_line.check(arguments)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
@@ -150,26 +151,50 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     example = example_of(arguments)
-    target = target_of(arguments, len(example))
-    with Progress(3, quiet=arguments.quiet) as progress:
+    targets = targets_of(arguments, len(example))
+    taken: dict[str, dict[str, Measurement]] = {}
+    with Progress(1 + 2 * len(targets), quiet=arguments.quiet) as progress:
         model = _model(arguments, progress)
-        if arguments.against is not None:
-            smaller: nn.Module = load(arguments.against)
-        else:
-            progress.step("pruning")
-            smaller = prune(
-                model, example, amount=amount_of(arguments), target=target, **_options(arguments)
-            )
-        progress.step("racing")
-        _check_takes(smaller, example)
-        models = {"unpruned": model, "pruned": smaller}
-        taken = race_models(models, example, target, runs=arguments.runs)
-    ratio = taken["pruned"].median_ms / taken["unpruned"].median_ms
-    result = {"ratio": ratio, **{name: asdict(own) for name, own in taken.items()}}
-    lines = [f"{name}: {own}" for name, own in taken.items()]
-    lines.append(f"The pruned model takes {ratio:.2f} times as long as the unpruned.")
-    _show(arguments, result, lines)
-    return OK if ratio < 1 else SLOWER
+        for target in targets:
+            if arguments.against is not None:
+                progress.step(f"loading {arguments.against}")
+                smaller: nn.Module = load(arguments.against)
+            else:
+                progress.step(f"pruning for {target.runtime}")
+                options = {"amount": amount_of(arguments), **_options(arguments)}
+                smaller = prune(model, example, target=target, **options)
+            progress.step(f"racing on {target.runtime}")
+            _check_takes(smaller, example)
+            models = {"unpruned": model, "pruned": smaller}
+            taken[target.runtime] = race_models(models, example, target, runs=arguments.runs)
+    results = {name: {"ratio": ratio_of(own), **plain(own)} for name, own in taken.items()}
+    first = targets[0].runtime
+    if len(targets) > 1:
+        _show(arguments, results, as_table(taken))
+    else:
+        lines = [f"{name}: {own}" for name, own in taken[first].items()]
+        ratio = results[first]["ratio"]
+        lines.append(f"The pruned model takes {ratio:.2f} times as long as the unpruned.")
+        _show(arguments, results[first], lines)
+    return OK if all(own["ratio"] < 1 for own in results.values()) else SLOWER
+
+
+def _operations(arguments: argparse.Namespace) -> int:
+    example = example_of(arguments)
+    target = target_of(arguments, len(example))
+    with Progress(2, quiet=arguments.quiet) as progress:
+        model = _model(arguments, progress)
+        progress.step(f"asking {target.runtime}")
+        runtime = runtime_of(target)
+        runtime.check_installed()
+        found = runtime.operations(model.eval(), Example.of(example), target)
+    moving = sum(count for kind, count in found.items() if kind in runtime.moving)
+    lines = [
+        f"{count:5} {kind}{'  (moves data)' if kind in runtime.moving else ''}"
+        for kind, count in found.most_common()
+    ]
+    lines.append(f"{moving} of {found.total()} operations copy or change a layout.")
+    return _show(arguments, {"operations": dict(found), "moving": moving}, lines)
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:

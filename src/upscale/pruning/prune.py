@@ -34,7 +34,7 @@ from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
 from upscale.targets.racing import race_models
-from upscale.targets.runtime import pricing_for
+from upscale.targets.runtime import multiple_for, pricing_for
 from upscale.targets.target import Target
 from upscale.verify import verify as verify_exported
 
@@ -121,6 +121,8 @@ def prune(
     if bias:
         subject = with_biases(subject)
     way = Way(order, pricing_for(subject.example, target), widen)
+    if "round_to" in options:
+        options["round_to"] = multiple_for(options["round_to"], subject.example, target)
     tell = progress or (lambda line: None)
     job = _Job(subject, way, verify, selection or Selection(kept={}))
     mend = _Mender.of(model, recover, bias, options, tell)
