@@ -1,4 +1,4 @@
-"""ONNX files in and out: a module made from a file, and the file edited as the module was pruned."""
+"""ONNX in and out: a module made from a file, and the file edited as the module was pruned."""
 
 from upscale.onnx_files.importing import from_onnx
 

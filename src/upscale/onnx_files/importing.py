@@ -21,7 +21,7 @@ from upscale.onnx_files.dtypes import dtype_of
 from upscale.onnx_files.naming import Names
 from upscale.onnx_files.operators.table import OPERATORS, Call
 from upscale.onnx_files.reading import onnx, opset_of, read_model, tensor_of
-from upscale.onnx_files.values import Made, Value
+from upscale.onnx_files.values import Made, Size, Sizes, Value
 
 # What free sizes are taken to be while a file is read, each in two ways: first of the batch.
 BATCH = (2, 3)
@@ -31,13 +31,22 @@ GUESSES = (48, 32, 224, 320, 640)
 QUANTISED = re.compile("Quantize|Quantise|Integer|^QLinear")
 
 
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """Sizes that the file has a name for: numbers, or the names of nodes that ask for them."""
+
+    entries: tuple[int | str, ...]
+    scalar: bool
+    dtype: torch.dtype
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
     """The file that a module was imported from.
 
     `origins` tells the place of the ONNX node that each node of the graph belongs to, `held` the
     constant behind each parameter, `made` the node that makes what the file has a name for, and
-    `sizes` are the nodes that ask for sizes.
+    `sizes` are the nodes that ask for sizes, and `vectors` what the file makes of them.
     `fixed` are the sizes that the file leaves free and the module takes for granted.
     """
 
@@ -46,6 +55,7 @@ class Source:
     held: Mapping[str, Held]
     made: Mapping[str, str]
     sizes: frozenset[str]
+    vectors: Mapping[str, Vector]
     example: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
     fixed: tuple[str, ...] = ()
 
@@ -189,10 +199,26 @@ def _imported(model: Any, sizes: Runs) -> fx.GraphModule:
     module.graph.eliminate_dead_code()
     module.recompile()
     fixed = _fixed(model, sizes)
+    vectors = {
+        name: Vector(
+            tuple(each.node.name if isinstance(each, Size) else each for each in own.entries),
+            own.scalar,
+            own.dtype,
+        )
+        for name, own in values.items()
+        if isinstance(own, Sizes)
+    }
     return _named_alike(
         module,
         Source(
-            model, build.origins, build.held, made, frozenset(build.sizes), tuple(example), fixed
+            model,
+            build.origins,
+            build.held,
+            made,
+            frozenset(build.sizes),
+            vectors,
+            tuple(example),
+            fixed,
         ),
     )
 
@@ -216,7 +242,7 @@ def _visit(
     if QUANTISED.search(node.op_type):
         raise _refusal(f"{label}: the model is quantised; prune it before it is quantised")
     if node.op_type == "Constant":
-        values[node.output[0]] = _constant(node)
+        values[node.output[0]] = constant(node)
         build.know(values[node.output[0]], node.output[0])
         return
     if node.op_type not in OPERATORS:
@@ -226,7 +252,7 @@ def _visit(
             raise OnnxError(f"{label} reads {name}, which nothing makes before it")
     inputs = tuple(values[name] if name else None for name in node.input)
     try:
-        call = Call(node.op_type, inputs, _attributes(node), tuple(node.output), opset)
+        call = Call(node.op_type, inputs, attributes(node), tuple(node.output), opset)
         result = OPERATORS[node.op_type](call, build)
     except OnnxError as error:
         raise OnnxError(f"{label}: {error}") from error
@@ -243,7 +269,7 @@ def _visit(
             made[name] = value.node.name
 
 
-def _constant(node: Any) -> torch.Tensor:
+def constant(node: Any) -> torch.Tensor:
     """What a Constant node holds."""
     (own,) = node.attribute
     if own.name == "value":
@@ -258,7 +284,7 @@ def _constant(node: Any) -> torch.Tensor:
     )
 
 
-def _attributes(node: Any) -> dict[str, Any]:
+def attributes(node: Any) -> dict[str, Any]:
     """The attributes of a node, as plain values."""
     found: dict[str, Any] = {}
     for own in node.attribute:
@@ -290,7 +316,11 @@ def _named_alike(module: fx.GraphModule, source: Source) -> fx.GraphModule:
     origins = {names[k]: v for k, v in source.origins.items() if k in names}
     made = {k: names[v] for k, v in source.made.items() if v in names}
     sizes = frozenset(names[own] for own in source.sizes if own in names)
-    named.meta["onnx"] = replace(source, origins=origins, made=made, sizes=sizes)
+    vectors = {
+        k: replace(v, entries=tuple(names.get(own, own) for own in v.entries))
+        for k, v in source.vectors.items()
+    }
+    named.meta["onnx"] = replace(source, origins=origins, made=made, sizes=sizes, vectors=vectors)
     return named.eval()
 
 

@@ -14,7 +14,7 @@ node of the torch graph that asks for it:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,10 +59,14 @@ class Size:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sizes:
-    """A scalar or a vector of whole numbers, some of which depend on the sizes of inputs."""
+    """A scalar or a vector of whole numbers, some of which depend on the sizes of inputs.
+
+    `dtype` is the type that the file has them in.
+    """
 
     entries: tuple[int | Size, ...]
     scalar: bool = False
+    dtype: torch.dtype = torch.int64
 
     def array(self) -> Any:
         """The entries as an array of objects, for numpy to move about."""
@@ -81,6 +85,11 @@ def sizes_of(array: Any) -> Tensor | Sizes:
         return Sizes(tuple(entries), scalar=np.ndim(array) == 0)
     plain = [own for own in entries if isinstance(own, int)]
     return torch.tensor(plain, dtype=torch.int64).reshape(np.shape(array))
+
+
+def typed(value: Tensor | Sizes, dtype: torch.dtype) -> Tensor | Sizes:
+    """Sizes in a type of numbers."""
+    return replace(value, dtype=dtype) if isinstance(value, Sizes) else value.to(dtype)
 
 
 def at_run(value: Any, run: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from upscale.errors import OnnxError
 from upscale.onnx_files.build import Build
 from upscale.onnx_files.operators.padding import padded
 from upscale.onnx_files.operators.table import Call, rank_of, rule
-from upscale.onnx_files.values import Made, Size, Sizes, sizes_of
+from upscale.onnx_files.values import Made, Size, Sizes, sizes_of, typed
 
 
 @rule("Reshape")
@@ -24,7 +25,7 @@ def reshape(call: Call, build: Build) -> Any:
     value = call.given(0)
     shape = build.numbers(call.input(1), "shape")
     if isinstance(value, Sizes):
-        return Sizes(value.entries, scalar=not shape)
+        return replace(value, scalar=not shape)
     if not call.attribute("allowzero", 0):
         old = build.shape_array(value)
         shape = [
@@ -81,7 +82,7 @@ def squeeze(call: Call, build: Build) -> Any:
     """Axes of one go."""
     value, axes = call.given(0), _axes(call, build)
     if isinstance(value, Sizes):
-        return Sizes(value.entries, scalar=True) if len(value.entries) == 1 else value
+        return replace(value, scalar=True) if len(value.entries) == 1 else value
     if axes is None:
         shape = value.shape
         axes = [axis for axis, size in enumerate(shape) if size == 1]
@@ -96,7 +97,7 @@ def unsqueeze(call: Call, build: Build) -> Any:
         if not value.scalar:
             value = build.tensor(value)
         else:
-            return Sizes(value.entries)
+            return replace(value, scalar=False)
     rank = rank_of(value) + len(axes)
     for axis in sorted(own % rank for own in axes):
         value = build.call(torch.unsqueeze, value, axis)
@@ -113,7 +114,8 @@ def concat(call: Call, build: Build) -> Any:
         entries: list[Any] = []
         for own in values:
             entries += build.numbers(own, "parts")
-        return Sizes(tuple(entries))
+        dtype = next(own.dtype for own in values if isinstance(own, Sizes))
+        return Sizes(tuple(entries), dtype=dtype)
     return build.call(torch.cat, [build.tensor(own) for own in values], call.attribute("axis"))
 
 
@@ -152,16 +154,14 @@ def cut(call: Call, build: Build) -> Any:
     steps = [1] * len(starts) if steps is None else steps
     if isinstance(value, Sizes):
         whole = slice(*(_bound(own) for own in (starts[0], ends[0], steps[0])))
-        return sizes_of(value.array()[whole])
+        return typed(sizes_of(value.array()[whole]), value.dtype)
     rank = rank_of(value)
     index: list[Any] = [slice(None)] * rank
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis %= rank
         if step < 0:
-            if (
-                step != -1
-                or (start not in (-1, sys.maxsize)
-                and (start != (value.shape[axis] or 0) - 1))
+            if step != -1 or (
+                start not in (-1, sys.maxsize) and (start != (value.shape[axis] or 0) - 1)
             ):
                 raise OnnxError("a step below zero is supported for a whole axis alone")
             value = build.call(torch.flip, value, (axis,))
@@ -188,7 +188,7 @@ def gather(call: Call, build: Build) -> Any:
     value, places = call.given(0), call.given(1)
     if isinstance(value, Sizes):
         held = build.constant(places, "indices")
-        return sizes_of(value.array()[held.numpy()])
+        return typed(sizes_of(value.array()[held.numpy()]), value.dtype)
     read, places = build.tensor(value), build.tensor(places)
     axis = call.attribute("axis", 0) % rank_of(read)
     if isinstance(places, Tensor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -59,7 +60,9 @@ def _sizes(call: Call, build: Build) -> Any:
         for i in range(length)
     ]
     scalar = all(own.scalar if isinstance(own, Sizes) else own.dim() == 0 for own in (one, other))
-    return _as_sizes(made, scalar=scalar)
+    dtype = next(own.dtype for own in (one, other) if isinstance(own, Sizes))
+    made_of = _as_sizes(made, scalar=scalar)
+    return replace(made_of, dtype=dtype) if isinstance(made_of, Sizes) else made_of
 
 
 def _entries(value: Any) -> list[Any] | None:
@@ -211,7 +214,7 @@ def cast(call: Call, build: Build) -> Any:
     """Numbers of another type; sizes stay sizes."""
     value = call.given(0)
     if isinstance(value, Sizes):
-        return value
+        return replace(value, dtype=dtype_of(call.attribute("to", 7)))
     if call.operator == "CastLike":
         dtype = call.read(1, build).dtype
     else:

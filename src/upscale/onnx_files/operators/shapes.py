@@ -56,4 +56,6 @@ def steps(call: Call, build: Build) -> Any:
     length = build.arithmetic(operator.sub, end, start)
     ones = build.method("new_full", build.inputs[0], (length,), 1, dtype=torch.int64)
     counted = build.call(torch.cumsum, ones, 0)
-    return build.call(operator.add, counted, build.arithmetic(operator.sub, start, 1))
+    made = build.call(operator.add, counted, build.arithmetic(operator.sub, start, 1))
+    dtype = next(own.dtype for own in given if isinstance(own, Sizes))
+    return made if dtype is torch.int64 else build.method("to", made, dtype)
