@@ -28,7 +28,7 @@ from upscale.errors import (
     VerificationError,
 )
 from upscale.model.batches import recalibrate
-from upscale.onnx_files import from_onnx
+from upscale.onnx_files import from_onnx, prune_onnx, write_onnx
 from upscale.planning import Plan
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import Survey, survey
@@ -86,10 +86,12 @@ __all__ = [
     "mask",
     "plan",
     "prune",
+    "prune_onnx",
     "recalibrate",
     "recover",
     "save",
     "select",
     "survey",
     "undo",
+    "write_onnx",
 ]

@@ -123,7 +123,11 @@ class _Writer:
         # What asks for a size is made anew where it is read.
         for old, node in list(self._new_of.items()):
             for one, other in zip(_leaves(old), _leaves(node), strict=False):
-                if isinstance(one, fx.Node) and one.name in self._source.sizes and isinstance(other, fx.Node):
+                if (
+                    isinstance(one, fx.Node)
+                    and one.name in self._source.sizes
+                    and isinstance(other, fx.Node)
+                ):
                     self._size_now.setdefault(one, other)
 
     def _place(self, node: fx.Node) -> int | None:
