@@ -11,10 +11,10 @@ import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
-from tests.onnx_files.making import answers, assert_as_runtime, file_of, saved
 from torch import nn
 
 import upscale
+from tests.onnx_files.making import answers, assert_as_runtime, file_of, saved
 from trials.masks import random_selection
 from upscale import Selection
 
@@ -72,10 +72,12 @@ def masked_file(model: Any, kept: dict[str, tuple[tuple[int, ...], int]]) -> Any
 def test_the_edited_file_computes_what_the_masked_file_does(tmp_path: Path, opset: int) -> None:
     model = residual(opset)
     saved(model, tmp_path / "in.onnx")
-    upscale.prune_onnx(
-        tmp_path / "in.onnx", tmp_path / "out.onnx", selection=Selection(kept=KEPT)
-    )
-    axes = {"body.weight": (KEPT["body"], 1), "last::w": (KEPT["last::w"], 1), "head": (KEPT["head"], 0)}
+    upscale.prune_onnx(tmp_path / "in.onnx", tmp_path / "out.onnx", selection=Selection(kept=KEPT))
+    axes = {
+        "body.weight": (KEPT["body"], 1),
+        "last::w": (KEPT["last::w"], 1),
+        "head": (KEPT["head"], 0),
+    }
     for shape in ((1, 3, 7, 9), (4, 3, 16, 5)):
         x = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
         (want,) = answers(masked_file(model, axes), x)
@@ -111,10 +113,14 @@ def test_amount_zero_gives_the_same_graph(tmp_path: Path) -> None:
 def test_a_selection_of_one_name_may_be_a_layer_or_an_initialiser(tmp_path: Path) -> None:
     model = upscale.from_onnx(saved(residual(), tmp_path / "in.onnx"))
     names = dict(model.named_parameters())
-    assert {"stem.weight", "body.weight", "body.bias", "last::w.weight", "head.weight"} <= set(names)
+    assert {"stem.weight", "body.weight", "body.bias", "last::w.weight", "head.weight"} <= set(
+        names
+    )
     for name in ("body", "body.weight"):
         upscale.prune_onnx(
-            tmp_path / "in.onnx", tmp_path / f"{name}.onnx", selection=Selection(kept={name: (1, 2)})
+            tmp_path / "in.onnx",
+            tmp_path / f"{name}.onnx",
+            selection=Selection(kept={name: (1, 2)}),
         )
     one, other = ((tmp_path / f"{name}.onnx").read_bytes() for name in ("body", "body.weight"))
     assert one == other
@@ -125,7 +131,9 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Hardswish())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Hardswish()
+        )
         self.left, self.right = nn.Conv2d(16, 8, 1), nn.Conv2d(16, 8, 3, padding=1)
         self.wise = nn.Conv2d(16, 16, 3, padding=1, groups=16)
         self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, 16, 1), nn.Sigmoid())
@@ -169,7 +177,11 @@ def test_what_torch_exports_comes_back_and_is_pruned_in_its_file(
     torch.onnx.export(model, (x,), str(path), dynamo=dynamo)
     module = upscale.from_onnx(path)
     held = onnx.load(path)
-    names = [own.name for own in held.graph.input if own.name not in {i.name for i in held.graph.initializer}]
+    names = [
+        own.name
+        for own in held.graph.input
+        if own.name not in {i.name for i in held.graph.initializer}
+    ]
     assert_as_runtime(module, str(path), {names[0]: x.numpy()})
     selection = random_selection(module, 0.4, seed, empty=seed == 2)
     masked = upscale.mask(module, selection)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from tests.onnx_files.making import assert_as_runtime, file_of, saved
 
 import upscale
+from tests.onnx_files.making import assert_as_runtime, file_of, saved
 
 X = {"x": (("n", 4, "h", "w"), np.float32)}
 SIZES = st.tuples(st.integers(1, 3), st.integers(6, 13), st.integers(6, 13))
@@ -129,9 +129,7 @@ def test_pooling_pads_as_it_is_told(
     across=st.booleans(),
     scales=st.sampled_from([(1.0, 1.0), (0.5, 2.0)]),
 )
-def test_gemm_is_a_dense_layer(
-    tmp: Path, opset: int, bias: Any, across: bool, scales: Any
-) -> None:
+def test_gemm_is_a_dense_layer(tmp: Path, opset: int, bias: Any, across: bool, scales: Any) -> None:
     constants = {"w": drawn(5, 4) if across else drawn(4, 5)}
     constants |= {} if bias is None else {"b": drawn(*bias)}
     if bias is None and opset < 11:

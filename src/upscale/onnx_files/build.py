@@ -40,7 +40,7 @@ class Build:
     """The torch graph so far, the modules it calls, and what each part was made from.
 
     `origins` tells the ONNX node that each node of the graph belongs to, by its place in the
-    file; `held` the constant behind each parameter, by path; `sizes` are the nodes that ask for sizes.
+    file; `held` the constant behind each parameter, by path; `sizes` are nodes that ask for sizes.
     """
 
     graph: fx.Graph
@@ -84,7 +84,7 @@ class Build:
         The same layer of the same constants is one module, called twice.
         """
         tensors = tuple(id(own) for own in (*layer.parameters(), *layer.buffers()))
-        key = (str(layer), tuple((k, v.constant) for k, v in sorted(held.items())))
+        key: tuple[Any, ...] = (str(layer), tuple((k, v.constant) for k, v in sorted(held.items())))
         key = key if held else (*key, tensors)
         path = self._layers.get(key)
         if path is None:
@@ -114,8 +114,7 @@ class Build:
         """A sum, product, … of two sizes."""
         if isinstance(one, int) and isinstance(other, int):
             return function(one, other)
-        made = self.call(function, one, other)
-        return made.runs[0] if made.runs[0] == made.runs[1] == 0 else made
+        return self.call(function, one, other)
 
     def tensor(self, value: Value) -> Tensor | Made:
         """A value as a tensor: sizes are put into one."""
@@ -250,10 +249,7 @@ class Build:
 
 def number(value: Any, beside: Any) -> Any:
     """A constant that is one number, as that number, where broadcasting gives no further axis."""
-    if isinstance(value, Tensor) and value.numel() == 1 and isinstance(beside, Made):
-        if (
-            value.dim() <= beside.rank
-            and value.is_floating_point() == beside.dtype.is_floating_point
-        ):
-            return value.item()
-    return value
+    if not (isinstance(value, Tensor) and value.numel() == 1 and isinstance(beside, Made)):
+        return value
+    alike = value.is_floating_point() == beside.dtype.is_floating_point
+    return value.item() if alike and value.dim() <= beside.rank else value

@@ -87,6 +87,9 @@ def from_onnx(
                 failed = failed or error
     except OnnxError as error:
         raise OnnxError(f"{Path(path)}: {error}") from (error.__cause__ or error)
+    except Exception as error:  # a damaged file breaks what any of its parts is taken to be
+        said = f"{type(error).__name__}: {error}"
+        raise OnnxError(f"{Path(path)} is damaged, or says what ONNX does not: {said}") from error
     raise OnnxError(f"{Path(path)}: {failed}") from (failed and (failed.__cause__ or failed))
 
 
@@ -170,30 +173,32 @@ def _imported(model: Any, sizes: Runs) -> fx.GraphModule:
     build = Build(graph, Names(), FOLDED + TIMES * held)
     values: dict[str, Value] = {}
     for own in model.graph.initializer:
-        values[own.name] = tensor_of(own)
-        build.know(values[own.name], own.name)
+        held_now = tensor_of(own)
+        values[own.name] = held_now
+        build.know(held_now, own.name)
     made: dict[str, str] = {}
     example = []
     for own in given_inputs(model):
         dtype = dtype_of(own.type.tensor_type.elem_type)
         node = graph.placeholder(re.sub(r"\W", "_", own.name) or "input")
-        runs = tuple(torch.empty(s, dtype=dtype, device="meta") for s in sizes[own.name])
-        values[own.name] = Made(node, runs)
-        build.inputs.append(values[own.name])
+        one, other = (torch.empty(s, dtype=dtype, device="meta") for s in sizes[own.name])
+        taken = Made(node, (one, other))
+        values[own.name] = taken
+        build.inputs.append(taken)
         made[own.name] = node.name
         example.append((own.name, tuple(sizes[own.name][0]), dtype))
     for place, node in enumerate(model.graph.node):
         build.current = place
         _visit(node, values, build, opset, made)
-    outputs = []
+    nodes = []
     for own in model.graph.output:
         if own.name not in values:
             raise OnnxError(f"nothing makes its output {own.name}")
-        outputs.append(build.tensor(values[own.name]))
-    if not all(isinstance(own, Made) for own in outputs):
-        raise OnnxError("an output does not depend on any input")
+        result = build.tensor(values[own.name])
+        if not isinstance(result, Made):
+            raise OnnxError(f"its output {own.name} does not depend on any input")
+        nodes.append(result.node)
     build.current = -1
-    nodes = [own.node for own in outputs]
     graph.output(nodes[0] if len(nodes) == 1 else tuple(nodes))
     module = fx.GraphModule(build.root, graph, "OnnxModel")
     module.graph.eliminate_dead_code()
@@ -242,8 +247,9 @@ def _visit(
     if QUANTISED.search(node.op_type):
         raise _refusal(f"{label}: the model is quantised; prune it before it is quantised")
     if node.op_type == "Constant":
-        values[node.output[0]] = constant(node)
-        build.know(values[node.output[0]], node.output[0])
+        own = constant(node)
+        values[node.output[0]] = own
+        build.know(own, node.output[0])
         return
     if node.op_type not in OPERATORS:
         raise _refusal(f"{label}: the operator is not supported")
@@ -259,7 +265,8 @@ def _visit(
     except Exception as error:  # torch says in many ways that operands do not fit
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise OnnxError(f"{label} cannot be read: {first}") from error
-    for name, value in zip(node.output, result if isinstance(result, list) else [result]):
+    results = result if isinstance(result, list) else [result]
+    for name, value in zip(node.output, results, strict=False):
         if not name:
             continue
         values[name] = value

@@ -79,9 +79,7 @@ def write_onnx(
     inputs = Example.of(example_of(model) if example is None else example)
     with replacing(path) as fresh:
         if made.ByteSize() > MOST:
-            onnx().save(
-                made, str(fresh), save_as_external_data=True, location=f"{fresh.name}.data"
-            )
+            onnx().save(made, str(fresh), save_as_external_data=True, location=f"{fresh.name}.data")
         else:
             fresh.write_bytes(made.SerializeToString(deterministic=True))
         _check(fresh, model)
@@ -174,12 +172,13 @@ def _compare(pruned: fx.GraphModule, model: nn.Module, path: Path, inputs: Input
     before, _ = _distance(model, source_of(model).model.SerializeToString(), inputs)
     if not apart <= 2 * before:
         raise VerificationError(
-            f"ONNX Runtime gives other numbers for the edited file: {apart:.2g} apart, of {most:.2g}"
+            f"ONNX Runtime gives other numbers for the edited file: {apart:.2g} apart, "
+            f"of {most:.2g}"
         )
 
 
 def _distance(module: nn.Module, file: str | bytes, inputs: Inputs) -> tuple[float, float]:
-    """How far what ONNX Runtime makes of a file is from what a module makes, and how great it is."""
+    """How far ONNX Runtime's answer to a file is from a module's, and how great that is."""
     runtime = importlib.import_module("onnxruntime")
     settings = runtime.SessionOptions()
     settings.intra_op_num_threads, settings.log_severity_level = torch.get_num_threads(), 3

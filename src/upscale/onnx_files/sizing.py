@@ -51,7 +51,8 @@ def asked_sizes(
         call = Call(node.op_type, inputs, attributes(node), tuple(node.output), opset)
         result = OPERATORS[node.op_type](call, build)
         results = result if isinstance(result, list) else [result]
-        return dict(zip(node.output, results, strict=False))[name]
+        found: Tensor = dict(zip(node.output, results, strict=False))[name]
+        return found
 
     try:
         return [value(name).tolist() for name in names]

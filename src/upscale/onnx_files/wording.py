@@ -49,6 +49,10 @@ class Words:
         return axis % self.rank(node)
 
 
+def _args(node: fx.Node) -> tuple[Any, ...]:
+    return tuple(node.args)
+
+
 def say(node: fx.Node, words: Words) -> str:
     """Write what a node of an export does, and tell the name of what it makes."""
     if node.op == "call_module":
@@ -82,23 +86,27 @@ def sizes(entries: Any, words: Words, name: str) -> str:
 
 
 def _narrow(node: fx.Node, words: Words) -> str:
-    read, axis, start, length = node.args
-    name = words.found(read)  # type: ignore[arg-type]
-    return cut(name, axis, start, start + length, 1, words, node.name)  # type: ignore[arg-type, operator]
+    read, axis, start, length = _args(node)
+    name = words.found(read)
+    return cut(name, axis, start, start + length, 1, words, node.name)
 
 
 def _cat(node: fx.Node, words: Words) -> str:
-    parts, axis = node.args[0], node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-    names = [words.found(own) for own in parts]  # type: ignore[union-attr]
-    return words.sheet.write("Concat", names, node.name, axis=words.axis(node, axis))  # type: ignore[arg-type]
+    parts, axis = (
+        _args(node)[0],
+        (*_args(node), 0)[1],
+    )
+    names = [words.found(own) for own in parts]
+    return words.sheet.write("Concat", names, node.name, axis=words.axis(node, axis))
 
 
 def _pad(node: fx.Node, words: Words) -> str:
-    read, amounts, *more = node.args
-    mode, value = (*more, *("constant", 0.0)[len(more) :])
-    if mode != "constant" or any(isinstance(own, fx.Node) for own in amounts):  # type: ignore[union-attr]
+    read, amounts, *more = _args(node)
+    mode = more[0] if more else "constant"
+    value = more[1] if len(more) > 1 else 0.0
+    if mode != "constant" or any(isinstance(own, fx.Node) for own in amounts):
         raise OnnxError(f"padding at {node.name} cannot be written as ONNX")
-    return pad(words.found(read), words.rank(read), amounts, value, words, node.name)  # type: ignore[arg-type]
+    return pad(words.found(read), words.rank(read), amounts, value, words, node.name)
 
 
 def pad(read: str, rank: int, amounts: Any, value: float, words: Words, name: str) -> str:
@@ -117,47 +125,47 @@ def pad(read: str, rank: int, amounts: Any, value: float, words: Words, name: st
 
 
 def _unflatten(node: fx.Node, words: Words) -> str:
-    read, axis, inner = node.args
-    shape = words.shapes[read.name]  # type: ignore[union-attr]
-    behind = len(shape) - 1 - axis  # type: ignore[operator]
+    read, axis, inner = _args(node)
+    shape = words.shapes[read.name]
+    behind = len(shape) - 1 - axis
     # Zeros copy sizes by place, so those behind the new axes have to be said.
     if behind > 1:
         raise OnnxError(f"unflatten at {node.name} cannot be written as ONNX")
-    wanted = [0] * axis + list(inner) + [-1] * behind  # type: ignore[arg-type, operator]
+    wanted = [0] * axis + list(inner) + [-1] * behind
     given = words.sheet.whole(wanted, f"{node.name}_shape")
-    return words.sheet.write("Reshape", [words.found(read), given], node.name)  # type: ignore[arg-type]
+    return words.sheet.write("Reshape", [words.found(read), given], node.name)
 
 
 def _permute(node: fx.Node, words: Words) -> str:
-    read, *order = node.args
+    read, *order = _args(node)
     flat = order[0] if isinstance(order[0], (tuple, list)) else order
-    perm = [words.axis(read, own) for own in flat]  # type: ignore[arg-type]
-    return words.sheet.write("Transpose", [words.found(read)], node.name, perm=perm)  # type: ignore[arg-type]
+    perm = [words.axis(read, own) for own in flat]
+    return words.sheet.write("Transpose", [words.found(read)], node.name, perm=perm)
 
 
 def _reshape(node: fx.Node, words: Words) -> str:
-    read, *shape = node.args
+    read, *shape = _args(node)
     wanted: Any = shape[0] if isinstance(shape[0], (tuple, list)) else shape
     given = sizes(wanted, words, node.name)
-    return words.sheet.write("Reshape", [words.found(read), given], node.name)  # type: ignore[arg-type]
+    return words.sheet.write("Reshape", [words.found(read), given], node.name)
 
 
 def _flatten(node: fx.Node, words: Words) -> str:
     if node.args[1:] != (1,):
         raise OnnxError(f"flatten at {node.name} cannot be written as ONNX")
-    return words.sheet.write("Flatten", [words.found(node.args[0])], node.name, axis=1)  # type: ignore[arg-type]
+    return words.sheet.write("Flatten", [words.found(_args(node)[0])], node.name, axis=1)
 
 
 def _expand(node: fx.Node, words: Words) -> str:
-    read, *wanted = node.args
+    read, *wanted = _args(node)
     shape = [1 if own == -1 else own for own in wanted]
     given = sizes(shape, words, node.name)
-    return words.sheet.write("Expand", [words.found(read), given], node.name)  # type: ignore[arg-type]
+    return words.sheet.write("Expand", [words.found(read), given], node.name)
 
 
 def _item(node: fx.Node, words: Words) -> str:
-    read, index = node.args
-    made = words.found(read)  # type: ignore[arg-type]
+    read, index = _args(node)
+    made = words.found(read)
     for axis, own in enumerate(index if isinstance(index, tuple) else ()):
         bounds = (own.start, own.stop, own.step) if isinstance(own, slice) else (None,) * 3
         if not isinstance(own, slice) or any(isinstance(each, fx.Node) for each in bounds):
@@ -173,31 +181,32 @@ def _item(node: fx.Node, words: Words) -> str:
 
 
 def _select(node: fx.Node, words: Words) -> str:
-    read, axis, place = node.args
+    read, axis, place = _args(node)
     index = words.sheet.constant(f"{node.name}_index", np.array(place, dtype=np.int64))
-    axis = words.axis(read, axis)  # type: ignore[arg-type]
-    return words.sheet.write("Gather", [words.found(read), index], node.name, axis=axis)  # type: ignore[arg-type]
+    axis = words.axis(read, axis)
+    return words.sheet.write("Gather", [words.found(read), index], node.name, axis=axis)
 
 
 def _pick(node: fx.Node, words: Words) -> str:
-    read, axis, places = node.args
-    names = [words.found(read), words.found(places)]  # type: ignore[arg-type]
-    axis = words.axis(read, axis)  # type: ignore[arg-type]
+    read, axis, places = _args(node)
+    names = [words.found(read), words.found(places)]
+    axis = words.axis(read, axis)
     return words.sheet.write("Gather", names, node.name, axis=axis)
 
 
 def _full(node: fx.Node, words: Words) -> str:
-    shape, value = node.args[-2:]
-    kind: Any = torch.empty(0, dtype=node.kwargs.get("dtype")).numpy().dtype  # type: ignore[arg-type]
+    shape, value = _args(node)[-2:]
+    dtype: Any = node.kwargs.get("dtype")
+    kind: Any = torch.empty(0, dtype=dtype).numpy().dtype
     held = onnx().numpy_helper.from_array(np.array([value], dtype=kind))
     given = sizes(shape, words, node.name)
     return words.sheet.write("ConstantOfShape", [given], node.name, value=held)
 
 
 def _size(node: fx.Node, words: Words) -> str:
-    read, axis = node.args
-    whole = words.sheet.write("Shape", [words.found(read)], f"{node.name}_of")  # type: ignore[arg-type]
-    place = words.sheet.whole([words.axis(read, axis)], f"{node.name}_axis")  # type: ignore[arg-type]
+    read, axis = _args(node)
+    whole = words.sheet.write("Shape", [words.found(read)], f"{node.name}_of")
+    place = words.sheet.whole([words.axis(read, axis)], f"{node.name}_axis")
     return words.sheet.write("Gather", [whole, place], node.name, axis=0)
 
 
@@ -210,12 +219,12 @@ def _plain(name: str) -> Callable[[fx.Node, Words], str]:
 
 
 def _clamp(node: fx.Node, words: Words) -> str:
-    read, low, high = node.args
+    read, low, high = _args(node)
     if words.sheet.opset < 11:
-        bounds = {k: float(v) for k, v in (("min", low), ("max", high)) if v is not None}  # type: ignore[arg-type]
-        return words.sheet.write("Clip", [words.found(read)], node.name, **bounds)  # type: ignore[arg-type]
+        bounds = {k: float(v) for k, v in (("min", low), ("max", high)) if v is not None}
+        return words.sheet.write("Clip", [words.found(read)], node.name, **bounds)
     names = ["" if own is None else words.operand(own, node) for own in (low, high)]
-    return words.sheet.write("Clip", [words.found(read), *names], node.name)  # type: ignore[arg-type]
+    return words.sheet.write("Clip", [words.found(read), *names], node.name)
 
 
 WORDINGS: dict[Any, Callable[[fx.Node, Words], str]] = {
@@ -241,14 +250,14 @@ def say_size(node: fx.Node, words: Words) -> str:
     if node.target not in SIZE_WORDS:
         return _size(node, words)
     names = [
-        words.found(own) if isinstance(own, fx.Node) else words.sheet.whole([own], node.name)  # type: ignore[list-item]
-        for own in node.args
+        words.found(own) if isinstance(own, fx.Node) else words.sheet.whole([own], node.name)
+        for own in _args(node)
     ]
     return words.sheet.write(SIZE_WORDS[node.target], names, node.name)
 
 
 def _module(node: fx.Node, module: nn.Module, words: Words) -> str:
-    read: Any = node.args[0]
+    read: Any = _args(node)[0]
     name = words.found(read)
     if isinstance(module, Gather):
         if isinstance(module, Infill):

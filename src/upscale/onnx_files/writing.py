@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,9 +21,18 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten
 
 from upscale.errors import OnnxError
-from upscale.model.layers import equal
 from upscale.onnx_files.dtypes import DTYPES
 from upscale.onnx_files.importing import Source, source_of
+from upscale.onnx_files.nodes import (
+    all_there,
+    attribute_of,
+    first_names,
+    groups_of,
+    leaves,
+    set_whole,
+    shapes_of,
+    takes_groups,
+)
 from upscale.onnx_files.reading import opset_of
 from upscale.onnx_files.sheet import Sheet, Wish, settle
 from upscale.onnx_files.sizing import asked_sizes
@@ -38,20 +46,11 @@ _item = operator.getitem
 
 
 def edited(imported: nn.Module, pruned: fx.GraphModule) -> Any:
-    """The file that a module was imported from, as it computes what an export of the module does."""
+    """The file that a module was imported from, edited to compute what its export does."""
     source = source_of(imported)
-    if _all_there(imported, pruned):
+    if all_there(imported, pruned):
         return copy.deepcopy(source.model)  # nothing is gone, however the export reads it
     return _Writer(source, imported, pruned).write()
-
-
-def _all_there(imported: nn.Module, pruned: nn.Module) -> bool:
-    """Whether an export has every parameter as it was."""
-    now = dict(pruned.state_dict())
-    return all(
-        unclashing(name) in now and equal(now[unclashing(name)], own)
-        for name, own in imported.state_dict().items()
-    )
 
 
 class _Writer:
@@ -68,9 +67,9 @@ class _Writer:
         self._old_of: dict[fx.Node, fx.Node] = {}
         self._size_now: dict[fx.Node, fx.Node] = {}
         self._names: dict[fx.Node, str] = {}
-        self._first = _first_names(source.made)
-        self._shapes = _shapes(imported, source)
-        self._shapes_now = _shapes(pruned, source)
+        self._first = first_names(source.made)
+        self._shapes = shapes_of(imported, source)
+        self._shapes_now = shapes_of(pruned, source)
         self._makers = {name: node for node in self._nodes for name in node.output if name}
         self._tellers = (self._shape_before, self._shape_now)
         self._words = Words(self._sheet, pruned, self._shapes_now, self._name)
@@ -122,7 +121,7 @@ class _Writer:
             self._old_of[node], self._new_of[old] = old, node
         # What asks for a size is made anew where it is read.
         for old, node in list(self._new_of.items()):
-            for one, other in zip(_leaves(old), _leaves(node), strict=False):
+            for one, other in zip(leaves(old), leaves(node), strict=False):
                 if (
                     isinstance(one, fx.Node)
                     and one.name in self._source.sizes
@@ -150,7 +149,7 @@ class _Writer:
             if self._asks(node):
                 self._names[node] = say_size(node, self._words)
             elif node.op == "get_attr":
-                held = _attribute(self._pruned, str(node.target))
+                held = attribute_of(self._pruned, str(node.target))
                 self._names[node] = self._sheet.constant(node.name, array(held))
             elif old is not None and old.name in self._first:
                 self._names[node] = self._first[old.name]
@@ -201,7 +200,7 @@ class _Writer:
         return same or name == self._first.get(old.name)
 
     def _operands(self, olds: list[fx.Node]) -> dict[fx.Node, fx.Node] | None:
-        """What each operand of a node of the file has become; nothing if it must be written anew."""
+        """What each operand of a node of the file has become; nothing if it is to be said anew."""
         found: dict[fx.Node, fx.Node] = {}
         for old in olds:
             new = self._new_of.get(old)
@@ -211,14 +210,14 @@ class _Writer:
                 return None
             if old.op == "call_module" and isinstance(self._module(new), Constant):
                 return None
-            before, after = _leaves(old), _leaves(new)
+            before, after = leaves(old), leaves(new)
             if len(before) != len(after):
                 return None
             for one, other in zip(before, after, strict=True):
                 if isinstance(one, fx.Node) != isinstance(other, fx.Node):
                     return None
                 if not isinstance(one, fx.Node):
-                    if one != other and not (old.op != "call_module" and _is_groups(old, one)):
+                    if one != other and not (old.op != "call_module" and takes_groups(old, one)):
                         return None
                 elif one.name in self._source.sizes:
                     continue
@@ -288,7 +287,7 @@ class _Writer:
             for path, new in paths:
                 held = self._source.held.get(path)
                 if held is not None:
-                    own, now = _attribute(self._imported, path), _attribute(self._pruned, new)
+                    own, now = attribute_of(self._imported, path), attribute_of(self._pruned, new)
                     alike = own.shape == now.shape and torch.equal(own, now)
                     found[held.constant] = None if alike else self._as_held(held, own, now)
         return found
@@ -316,16 +315,16 @@ class _Writer:
         raise OnnxError(f"{name} is computed from constants and cannot be cut")
 
     def _adjusted(self, node: Any, olds: list[fx.Node]) -> list[Any]:
-        """Say in a node of the file what is new of its layer: groups, and a bias; what follows it."""
+        """Say in a node of the file what is new of its layer, and what has to follow it."""
         for old in olds:
             new = self._new_of.get(old)
             if old.op != "call_module" or new is None:
-                if new is not None and _groups_of(old) != _groups_of(new):
-                    _set(node, "group", _groups_of(new))
+                if new is not None and groups_of(old) != groups_of(new):
+                    set_whole(node, "group", groups_of(new))
                 continue
             module, before = self._module(new), self._imported.get_submodule(str(old.target))
             if getattr(module, "groups", None) != getattr(before, "groups", None):
-                _set(node, "group", module.groups)
+                set_whole(node, "group", int(module.groups))  # type: ignore[arg-type]
             bias = getattr(module, "bias", None)
             if isinstance(bias, Tensor) and getattr(before, "bias", None) is None:
                 held = self._sheet.constant(f"{new.name}_bias", array(bias))
@@ -398,58 +397,3 @@ class _Writer:
         for node, own in self._names.items():
             if own == name:
                 self._names[node] = to
-
-
-def _leaves(node: fx.Node) -> list[Any]:
-    """Everything that a node is given, one after the other."""
-    return tree_flatten((node.args, dict(node.kwargs)))[0]
-
-
-def _first_names(made: Mapping[str, str]) -> dict[str, str]:
-    """The first name that the file has for what each node makes."""
-    found: dict[str, str] = {}
-    for name, node in made.items():
-        found.setdefault(node, name)
-    return found
-
-
-def _shapes(module: fx.GraphModule, source: Source) -> dict[str, tuple[int, ...]]:
-    """The shape of what each node makes, for one size of the inputs."""
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    class Sizing(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            made = super().run_node(n)
-            if isinstance(made, Tensor):
-                shapes[n.name] = tuple(made.shape)
-            return made
-
-    numberless = copy.deepcopy(module).to("meta")
-    inputs = [torch.empty(shape, dtype=dtype, device="meta") for _, shape, dtype in source.example]
-    with torch.no_grad():
-        Sizing(numberless).run(*inputs)
-    return shapes
-
-
-def _attribute(module: nn.Module, path: str) -> Tensor:
-    owner, _, name = path.rpartition(".")
-    found: Tensor = getattr(module.get_submodule(owner), name)
-    return found
-
-
-def _groups_of(node: fx.Node) -> Any:
-    return node.args[6] if len(node.args) > 6 else node.kwargs.get("groups")
-
-
-def _is_groups(node: fx.Node, value: Any) -> bool:
-    return "conv" in str(node.target) and _groups_of(node) == value
-
-
-def _set(node: Any, name: str, value: int) -> None:
-    """Set a whole number among the attributes of a node."""
-    for own in node.attribute:
-        if own.name == name:
-            own.i = value
-            return
-    made = node.attribute.add()
-    made.name, made.type, made.i = name, made.INT, value

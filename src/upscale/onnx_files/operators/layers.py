@@ -14,8 +14,8 @@ from upscale.onnx_files.operators.padding import padded, pads_of
 from upscale.onnx_files.operators.table import Call, rank_of, rule
 from upscale.onnx_files.values import Made
 
-CONVOLUTIONS = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
-TRANSPOSED = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
+CONVOLUTIONS: dict[int, Any] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
+TRANSPOSED: dict[int, Any] = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
 NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 FUNCTIONS: dict[int, Any] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
 

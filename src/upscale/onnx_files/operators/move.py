@@ -49,9 +49,7 @@ def flatten(call: Call, build: Build) -> Any:
         return build.call(torch.flatten, read, 1)
     sizes = build.shape_array(read)
     known = [
-        int(np.prod([own for own in part], initial=1))
-        if all(isinstance(own, int) for own in part)
-        else -1
+        int(np.prod(list(part), initial=1)) if all(isinstance(own, int) for own in part) else -1
         for part in (sizes[:axis], sizes[axis:])
     ]
     if known == [-1, -1]:
@@ -225,7 +223,7 @@ def expand(call: Call, build: Build) -> Any:
     read, shape = call.read(0, build), build.numbers(call.input(1), "shape")
     old = build.shape_array(read)
     lacking = len(old) - len(shape)
-    shape = [1] * lacking + shape
+    shape = [*[1] * lacking, *shape]
     new = len(shape) - len(old)
     wanted = [
         own if i < new or not (isinstance(own, int) and own == 1) else -1

@@ -139,7 +139,7 @@ def _along(
 ) -> Any:
     """One axis resized: places taken, or sums of those near each."""
     if mode == "nearest":
-        rounding = {
+        rounding: dict[str, Any] = {
             "round_prefer_floor": lambda x: np.ceil(x - 0.5),
             "round_prefer_ceil": lambda x: np.floor(x + 0.5),
             "floor": np.floor,

@@ -48,8 +48,8 @@ def steps(call: Call, build: Build) -> Any:
     if any(isinstance(own, Made) for own in given):
         raise OnnxError("its bounds are computed when the model runs")
     if all(isinstance(own, Tensor) for own in given):
-        start, end, step = (build.constant(own, "bounds") for own in given)
-        return build.call(torch.arange, start.item(), end.item(), step.item(), dtype=start.dtype)
+        held = [build.constant(own, "bounds") for own in given]
+        return build.call(torch.arange, *(own.item() for own in held), dtype=held[0].dtype)
     (start,), (end,), (step,) = (build.numbers(own, "bounds") for own in given)
     if step != 1:
         raise OnnxError("over a free size only steps of one are supported")
