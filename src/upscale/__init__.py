@@ -12,6 +12,7 @@ from upscale.errors import (
     CaptureError,
     DeployError,
     ExampleError,
+    OnnxError,
     OrderingError,
     PlanError,
     RecoveryError,
@@ -27,6 +28,7 @@ from upscale.errors import (
     VerificationError,
 )
 from upscale.model.batches import recalibrate
+from upscale.onnx_files import from_onnx, prune_onnx, write_onnx
 from upscale.planning import Plan
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import Survey, survey
@@ -53,6 +55,7 @@ __all__ = [
     "Latency",
     "Macs",
     "Measurement",
+    "OnnxError",
     "OrderingError",
     "Parameters",
     "Plan",
@@ -78,14 +81,17 @@ __all__ = [
     "channel_maps",
     "deploy",
     "export",
+    "from_onnx",
     "load",
     "mask",
     "plan",
     "prune",
+    "prune_onnx",
     "recalibrate",
     "recover",
     "save",
     "select",
     "survey",
     "undo",
+    "write_onnx",
 ]

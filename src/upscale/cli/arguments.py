@@ -41,6 +41,7 @@ examples:
   upscale prune upscale:digits --shape 1,1,8,8 --amount 0.5 --out s.safetensors --onnx s.onnx
   upscale prune torchvision:resnet50 --weights r50.safetensors --amount 0.2 --out s.safetensors \\
     --data photos/ --recover
+  upscale prune model.onnx --amount 0.25 --out small.onnx
 """,
     "inspect": """\
 examples:
