@@ -39,6 +39,7 @@ class Tiny(nn.Module):
         self.token = nn.Parameter(torch.rand(1, 4, 1, 1))
         self.filters = nn.Parameter(torch.rand(5, 4, 1, 1))
         self.wide = nn.Parameter(torch.rand(5, 6))
+        self.many = nn.Parameter(torch.rand(96, 4))
         self._made = made
 
     def forward(self, x: Tensor) -> Any:

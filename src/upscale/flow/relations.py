@@ -67,6 +67,11 @@ class HeadGrid:
         """How many blocks must keep equally many channels for the grid to stay one."""
         return int(np.prod(self.sizes[:-1]))
 
+    @property
+    def last(self) -> int:
+        """The axis of the value along which channels of one block lie."""
+        return max(axis for axis, flat in enumerate(self.axes) if flat is None)
+
 
 Live = Mapping[Line, Flags]
 Kept = Mapping[str, Positions]

@@ -172,10 +172,10 @@ def stays_spread(walk: Walk, out: str, read: str, axes: tuple[int | None, ...]) 
     walk.grids[line], walk.blocks[line] = grid, grid.blocks
 
 
-def becomes_spread(walk: Walk, out: str, heads: Split) -> None:
+def becomes_spread(walk: Walk, out: str, heads: Split, *, joined: bool = False) -> None:
     """Say that a value holds the channels of a split, and that nothing computed them anew."""
     line = Line(out, GRID)
-    walk.takes(line, heads.root, heads.positions)
+    walk.takes(line, heads.root, heads.positions, joined=joined)
     walk.splits[out], walk.grids[line] = heads, heads.grid
 
 
@@ -195,8 +195,11 @@ def permute_spread(call: Call, walk: Walk, value: str) -> None:
 
 
 def reshape_spread(call: Call, walk: Walk, value: str) -> None:
-    """Spread axes are merged into a line again, or grouped anew."""
+    """Spread axes are merged into a line again, or grouped anew, or stay as they are."""
     heads, out = walk.splits[value], call.outs[0]
+    if heads.computed and walk.shape(value) == walk.shape(out):
+        stays_spread(walk, out, value, heads.grid.axes)
+        return
     axis = merged(heads, walk.shape(value), walk.shape(out))
     if axis is not None:
         _merge(walk, heads, Line(out, axis))
@@ -238,3 +241,43 @@ def pick_spread(call: Call, walk: Walk, value: str) -> None:
         if not positions.shape:
             raise Declined(f"{call.op} picks single channels by number")
         becomes_spread(walk, out, Split(heads.root, HeadGrid(left, positions.shape), positions))
+
+
+def unsqueeze_spread(call: Call, walk: Walk, value: str) -> None:
+    """An axis of length one comes between heads and their width: channels lie along it too."""
+    heads = walk.splits[value]
+    if heads.computed:
+        raise Declined(SPREAD)
+    axes = list(heads.grid.axes)
+    axis = call.arguments["dim"] % (len(axes) + 1)
+    positions = np.expand_dims(heads.positions, axes[:axis].count(None))
+    axes.insert(axis, None)
+    grid = HeadGrid(tuple(axes), positions.shape)
+    becomes_spread(walk, call.outs[0], Split(heads.root, grid, positions))
+
+
+def expand_spread(call: Call, walk: Walk, value: str) -> None:
+    """Heads are repeated along an axis of length one, each for the queries of its group."""
+    heads, out = walk.splits[value], call.outs[0]
+    axes = heads.grid.axes
+    before, after = walk.shape(value), walk.shape(out)
+    grown = [i for i in range(len(axes)) if len(before) == len(after) and before[i] != after[i]]
+    if heads.computed or len(before) != len(after) or any(axes[i] is not None for i in grown):
+        raise Declined(SPREAD)
+    sizes = tuple(size for size, flat in zip(after, axes, strict=True) if flat is None)
+    positions = np.broadcast_to(heads.positions, sizes)
+    grid = HeadGrid(axes, sizes)
+    becomes_spread(walk, out, Split(heads.root, grid, positions), joined=True)
+
+
+def repeat_spread(call: Call, walk: Walk, value: str) -> None:
+    """Every head is repeated, for the queries of its group."""
+    heads, out = walk.splits[value], call.outs[0]
+    repeats, dim = call.arguments.get("repeats"), call.arguments.get("dim")
+    axes = heads.grid.axes
+    whole = isinstance(repeats, int) and dim is not None
+    if heads.computed or not whole or axes[dim % len(axes)] is not None:
+        raise Declined(SPREAD)
+    positions = heads.positions.repeat(repeats, axis=axes[: dim % len(axes)].count(None))
+    grid = HeadGrid(axes, positions.shape)
+    becomes_spread(walk, out, Split(heads.root, grid, positions), joined=True)

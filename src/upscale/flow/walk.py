@@ -121,6 +121,10 @@ class Walk:
             raise Declined("channels lie along an axis this operation works over")
         return lines
 
+    def is_owned(self, value: str) -> bool:
+        """Whether a value is a parameter, or computed from parameters and nothing else."""
+        return isinstance(value, Parameter) or value in self._made_of
+
     def has_channels(self, value: str) -> bool:
         """Whether channels are told apart in a value, along one axis or several."""
         return bool(self._axes.get(value))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from upscale.flow.spread import stays_spread
+from upscale.ops.layers import MIXES_CHANNELS, matrix_product
 from upscale.ops.operands import zeros_stay
 from upscale.ops.table import Call, Line, Operation, Walk, register
 
-MIXES_CHANNELS = "channels are multiplied with channels, as queries with keys: it needs them all"
-
 
 def matmul(call: Call, walk: Walk) -> None:
-    """The second operand's last axis passes; what is contracted is needed whole."""
+    """The second operand's last axis passes; what is contracted is needed whole.
+
+    A second operand that is a matrix of parameters is a layer's weight.
+    """
     first, second = call.reads
+    if walk.is_owned(second) and len(walk.shape(second)) == 2 <= len(walk.shape(first)):
+        matrix_product(call, walk, first, second)
+        return
     _heads_pass(call, walk, second)
     last = len(walk.shape(second)) - 1
     if Line(second, last) in walk.lines(second) and last > 0:
@@ -60,6 +65,7 @@ def einsum(call: Call, walk: Walk) -> None:
 
 
 register("matmul bmm", Operation(flow=matmul, constants=zeros_stay, stored=True))
+register("mm", Operation(flow=matmul, stored=True))
 register("einsum", Operation(flow=einsum, constants=zeros_stay, stored=True))
 register(
     "scaled_dot_product_attention",

@@ -11,7 +11,15 @@ import torch
 
 from upscale.channels import Parameter, Positions
 from upscale.flow import spread as spreading
-from upscale.flow.spread import numbers_after, permute_spread, pick_spread, reshape_spread
+from upscale.flow.spread import (
+    expand_spread,
+    numbers_after,
+    permute_spread,
+    pick_spread,
+    repeat_spread,
+    reshape_spread,
+    unsqueeze_spread,
+)
 from upscale.ops.operands import same
 from upscale.ops.pointwise import pointwise
 from upscale.ops.table import Call, Declined, FlowRule, Line, Operation, Walk, register
@@ -62,6 +70,19 @@ def counted(call: Call, walk: Walk, *, joined: bool) -> None:
     """Channels are counted, by groups or by copies: fewer of them would land elsewhere."""
     for line, there, position in _landings(call, walk):
         walk.takes(there, line, position, joined=joined)
+
+
+def interleaved(call: Call, walk: Walk) -> None:
+    """Every place of one axis is repeated, each equally often."""
+    if not isinstance(call.arguments.get("repeats"), int) or call.arguments.get("dim") is None:
+        if any(map(walk.has_channels, call.reads)):
+            raise Declined("how often each is repeated is computed, or it is over all axes at once")
+        return
+    for line, there, position in _landings(call, walk):
+        if np.array_equal(position, np.arange(walk.shape(line.value)[line.axis])):
+            walk.ties(there, [line])
+        else:
+            walk.takes(there, line, position, joined=True)
 
 
 def expanded(call: Call, walk: Walk) -> None:
@@ -164,11 +185,12 @@ def _moving(names: str, lines: FlowRule, spread: SpreadRule | None = None, **fac
 _moving("reshape", reshaped, reshape_spread, resizes=True)
 _moving("view _unsafe_view", viewed, reshape_spread, resizes=True)
 # Spread channels are found behind a copy as they lay before it.
-_moving("clone contiguous", pointwise, permute_spread, hands_on=True)
+_moving("clone contiguous alias detach", pointwise, permute_spread, hands_on=True)
 _moving("flatten unflatten", reshaped, reshape_spread)
 _moving("squeeze", rearranged, reshape_spread)
 _moving("permute transpose swapaxes swapdims movedim", rearranged, permute_spread)
-_moving("t unsqueeze pixel_unshuffle", rearranged)
+_moving("unsqueeze", rearranged, unsqueeze_spread)
+_moving("t pixel_unshuffle", rearranged)
 _moving("repeat tile", partial(counted, joined=True))
 _moving("channel_shuffle native_channel_shuffle", partial(counted, joined=False))
 _moving("cat concat", joined)
@@ -177,6 +199,5 @@ _moving("select unbind", picked, pick_spread)
 _moving("index_select", picked)
 _moving("split chunk slice narrow", cut, pick_spread)
 _moving("split_with_sizes tensor_split roll flip", cut)
-register(
-    "expand", Operation(flow=expanded, constants=same, broadcasts=True, resizes=True, stored=True)
-)
+_moving("expand", expanded, expand_spread, broadcasts=True, resizes=True)
+_moving("repeat_interleave", interleaved, repeat_spread)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from upscale.flow.known import firmest
 from upscale.flow.spread import stays_spread
-from upscale.ops.operands import elementwise, same, zeros_stay
+from upscale.ops.operands import elementwise, zeros_stay
 from upscale.ops.table import Call, Known, Line, Operands, Operation, Walk, register
 
 
@@ -97,4 +97,5 @@ register(
 )
 
 register("to _to_copy", Operation(flow=pointwise, constants=cast, stored=True))
-register("alias detach", Operation(flow=pointwise, constants=same, hands_on=True, stored=True))
+# The other tensor is asked for its sizes alone, and pruned alike.
+register("expand_as", Operation(flow=pointwise, stored=True))

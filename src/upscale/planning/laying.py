@@ -150,7 +150,10 @@ class _Writer:
                 if step.module:  # one that works on each channel is fitted
                     self.widths[step.node] = width
         for line in step.resize:
-            self.sizes[step.node][line.axis] = len(self.layouts.of(line))
+            axis, parts = line.axis, 1
+            if grid := self._flow.grids.get(line):
+                axis, parts = grid.last, grid.blocks
+            self.sizes[step.node][axis] = len(self.layouts.of(line)) // parts
 
     def _place_pass(self, relation: Pass, step: Step, wanted: Wanted) -> None:
         layout = self._lay_out(relation.out, partial(self._follow, relation))
