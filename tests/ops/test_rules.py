@@ -244,13 +244,29 @@ ROWS: dict[str, tuple[Made, str]] = {
         lambda m, y: torch.matmul(y.flatten(2).transpose(1, 2), y.flatten(2)),
         f"needs all: {MIXED}",
     ),
+    "queries by keys, in heads": (
+        lambda m, y: torch.matmul(_values(y), _heads(y)),
+        "out.1 of transpose.-1 reshape_1.-1",
+    ),
+    "rotating heads": (
+        lambda m, y: _values(y) * torch.ones(24, 2),
+        "out.1 of transpose.-1",
+    ),
+    "joining halves of heads": (
+        lambda m, y: torch.cat([-_values(y), _values(y)], -1),
+        "out.1 of neg.-1 transpose_1.-1",
+    ),
+    "joining heads": (
+        lambda m, y: torch.cat([_values(y), _values(y)], 1),
+        f"needs all: {SPREAD}",
+    ),
     "weights by values": (
         lambda m, y: torch.matmul(torch.ones(2, 2, 24, 24), _values(y)),
-        "out.-1 ties transpose.-1",
+        "_tensor_constant0.1 serves out.-1; out.-1 ties transpose.-1",
     ),
     "attention": (
         lambda m, y: F.scaled_dot_product_attention(_values(y), _values(y), _values(y)),
-        "out.-1 ties transpose_2.-1",
+        "transpose.-1 transpose_1.-1 serves out.-1; out.-1 ties transpose_2.-1",
     ),
     "weights by values, as einsum": (
         lambda m, y: torch.einsum("bhqk,bhkd->bhqd", torch.ones(2, 2, 24, 24), _values(y)),

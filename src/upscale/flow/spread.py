@@ -34,7 +34,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from upscale.capture import Call, Ref
 from upscale.channels import Positions
-from upscale.flow.relations import GRID, HeadGrid, Line
+from upscale.flow.grids import HeadGrid
+from upscale.flow.relations import GRID, Line
 from upscale.flow.walk import Declined, Walk
 
 SPREAD = "its channels are spread over several axes"
@@ -170,6 +171,8 @@ def stays_spread(walk: Walk, out: str, read: str, axes: tuple[int | None, ...]) 
     positions = np.arange(int(np.prod(sizes))).reshape(sizes)
     walk.splits[out] = Split(line, grid, positions)
     walk.grids[line], walk.blocks[line] = grid, grid.blocks
+    if len(sizes) == 2 and (Line(read, GRID) in walk.loose or not walk.splits[read].computed):
+        walk.loose.add(line)
 
 
 def becomes_spread(walk: Walk, out: str, heads: Split, *, joined: bool = False) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from upscale.channels import Parameter
+from upscale.flow.relations import GRID
 from upscale.flow.spread import stays_spread
+from upscale.ops.heads import by_heads, in_heads
 from upscale.ops.layers import MIXES_CHANNELS, matrix_product
 from upscale.ops.operands import zeros_stay
 from upscale.ops.table import Call, Line, Operation, Walk, register
@@ -17,7 +22,10 @@ def matmul(call: Call, walk: Walk) -> None:
     if walk.is_owned(second) and len(walk.shape(second)) == 2 <= len(walk.shape(first)):
         matrix_product(call, walk, first, second)
         return
-    _heads_pass(call, walk, second)
+    if _heads_pass(call, walk, second, [first]):
+        return
+    if by_heads(call, walk, call.reads, batch=2):
+        return
     last = len(walk.shape(second)) - 1
     if Line(second, last) in walk.lines(second) and last > 0:
         walk.ties(Line(call.outs[0], len(walk.shape(call.outs[0])) - 1), [Line(second, last)])
@@ -28,20 +36,47 @@ def matmul(call: Call, walk: Walk) -> None:
 def attention(call: Call, walk: Walk) -> None:
     """Values pass, head by head; queries and keys meet each other and are needed whole."""
     (value,) = call.named("value")
-    _heads_pass(call, walk, value)
-    walk.note = "attention scores need every channel of queries and keys"
+    if not _heads_pass(call, walk, value, call.named("query", "key", "attn_mask")):
+        walk.note = "attention scores need every channel of queries and keys"
 
 
-def _heads_pass(call: Call, walk: Walk, value: str) -> None:
-    """Values spread over heads stay spread: each head mixes them over places alone."""
+def _heads_pass(call: Call, walk: Walk, value: str, beside: Sequence[str]) -> bool:
+    """Values spread over heads stay spread: each head mixes them over places alone.
+
+    Whether whole heads may leave too, with those of the operands `beside`.
+    """
     out, contracted = walk.shape(call.outs[0]), len(walk.shape(value)) - 2
     if value not in walk.splits or len(out) != len(walk.shape(value)):
-        return
+        return False
     grid = walk.splits[value].grid
     spread = [axis for axis, flat in enumerate(grid.axes) if flat is None]
     whole = all(out[axis] == size for axis, size in zip(spread, grid.sizes, strict=True))
-    if contracted not in spread and whole:
-        stays_spread(walk, call.outs[0], value, grid.axes)
+    if contracted in spread or not whole:
+        return False
+    line, served = Line(call.outs[0], GRID), _served(walk, spread, out, beside)
+    if served:
+        walk.serves(line, served, out[spread[0]])
+    stays_spread(walk, call.outs[0], value, grid.axes)
+    if not served:
+        walk.loose.discard(line)
+    return bool(served)
+
+
+def _served(
+    walk: Walk, spread: Sequence[int], out: tuple[int, ...], beside: Sequence[str]
+) -> list[Line]:
+    """The lines of operands that have heads where the result has; none if that is not plain."""
+    if len(spread) != 2:
+        return []
+    lines = []
+    for operand in beside:
+        axis = spread[0] - len(out) + len(walk.shape(operand))
+        line = in_heads(walk, operand, axis, out[spread[0]])
+        if line is not None and not isinstance(operand, Parameter):
+            lines.append(line)
+        elif line is not None or operand in walk.splits or (axis >= 0 and walk.shape(operand)[axis] != 1):
+            return []
+    return lines
 
 
 def einsum(call: Call, walk: Walk) -> None:

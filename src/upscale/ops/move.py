@@ -20,6 +20,7 @@ from upscale.flow.spread import (
     reshape_spread,
     unsqueeze_spread,
 )
+from upscale.ops.heads import by_heads
 from upscale.ops.operands import same
 from upscale.ops.pointwise import pointwise
 from upscale.ops.table import Call, Declined, FlowRule, Line, Operation, Walk, register
@@ -126,6 +127,11 @@ def _landings(
 def joined(call: Call, walk: Walk) -> None:
     """Channels of several tensors come to stand one after the other."""
     values = call.reads
+    if not walk.splits.keys().isdisjoint(values):
+        rank = len(walk.shape(call.outs[0]))
+        if not by_heads(call, walk, values, batch=rank - call.arguments["dim"] % rank):
+            raise Declined(spreading.SPREAD)
+        return
     for axis in {line.axis for line in _lines_along(call, walk, values)}:
         sizes = [walk.shape(value)[axis] for value in values]
         operand = np.repeat(np.arange(len(values)), sizes)
