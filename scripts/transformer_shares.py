@@ -74,7 +74,7 @@ def questions(batch: int, length: int) -> dict[str, Tensor]:
 
 def pictures(size: int) -> Callable[[int, int], dict[str, Tensor]]:
     """Pictures of one size."""
-    return lambda batch, _: {"pixel_values": torch.randn(batch, 3, size, size)}
+    return lambda batch, _: {"pixel_values": torch.randn(batch, 3, size, size).double()}
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,14 @@ TRIALS = {
         "T5ForConditionalGeneration",
         "T5Config",
         {
-            **{"vocab_size": WORDS, "d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": LAYERS},
-            **{"num_heads": HEADS, "use_cache": False, "decoder_start_token_id": 0},
+            "vocab_size": WORDS,
+            "d_model": WIDTH,
+            "d_kv": 8,
+            "d_ff": 48,
+            "num_layers": LAYERS,
+            "num_heads": HEADS,
+            "use_cache": False,
+            "decoder_start_token_id": 0,
         },
         questions,
         r"Attention\.v",
@@ -129,8 +135,13 @@ TRIALS = {
         "GPT2LMHeadModel",
         "GPT2Config",
         {
-            **{"vocab_size": WORDS, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS},
-            **{"use_cache": False, "bos_token_id": 1, "eos_token_id": 2},
+            "vocab_size": WORDS,
+            "n_embd": WIDTH,
+            "n_layer": LAYERS,
+            "n_head": HEADS,
+            "use_cache": False,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
         },
         tokens,
         r"c_attn",

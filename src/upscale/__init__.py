@@ -28,11 +28,13 @@ from upscale.errors import (
 )
 from upscale.model.batches import recalibrate
 from upscale.planning import Plan
+from upscale.pruning.heads import heads
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import Survey, survey
 from upscale.pruning.undo import ChannelMap, channel_maps, undo
 from upscale.recovery.recover import Recovery, recover
 from upscale.selected.amounts import Amount, Latency, Macs, Parameters
+from upscale.selected.heads import Heads
 from upscale.selected.selection import Selection
 from upscale.store import load, save
 from upscale.targets.racing import Measurement
@@ -50,6 +52,7 @@ __all__ = [
     "ChannelMap",
     "DeployError",
     "ExampleError",
+    "Heads",
     "Latency",
     "Macs",
     "Measurement",
@@ -78,6 +81,7 @@ __all__ = [
     "channel_maps",
     "deploy",
     "export",
+    "heads",
     "load",
     "mask",
     "plan",

@@ -256,6 +256,19 @@ ROWS: dict[str, tuple[Made, str]] = {
         lambda m, y: torch.cat([-_values(y), _values(y)], -1),
         "out.1 of neg.-1 transpose_1.-1",
     ),
+    "a mean over each head": (
+        lambda m, y: _values(y).mean(-1, keepdim=True),
+        "out.1 of transpose.-1",
+    ),
+    "a mean over heads": (lambda m, y: _values(y).mean(1), f"needs all: {SPREAD}"),
+    "a norm over each head": (
+        lambda m, y: F.layer_norm(_values(y), (2,)),
+        "out.1 of transpose.-1",
+    ),
+    "nothing of each head": (
+        lambda m, y: _values(y)[..., 2:],
+        "out.1 of transpose.-1",
+    ),
     "joining heads": (
         lambda m, y: torch.cat([_values(y), _values(y)], 1),
         f"needs all: {SPREAD}",
@@ -268,9 +281,13 @@ ROWS: dict[str, tuple[Made, str]] = {
         lambda m, y: F.scaled_dot_product_attention(_values(y), _values(y), _values(y)),
         "transpose.-1 transpose_1.-1 serves out.-1; out.-1 ties transpose_2.-1",
     ),
+    "queries by keys, as einsum": (
+        lambda m, y: torch.einsum("bhqd,bhkd->bhqk", _values(y), _values(y)),
+        "out.1 of transpose.-1 transpose_1.-1",
+    ),
     "weights by values, as einsum": (
         lambda m, y: torch.einsum("bhqk,bhkd->bhqd", torch.ones(2, 2, 24, 24), _values(y)),
-        "out.-1 ties transpose.-1",
+        "_tensor_constant0.1 serves out.-1; out.-1 ties transpose.-1",
     ),
     # What nobody vouches for.
     "no rule": (lambda m, y: torch.sinc(y), "needs all: no rule for this operation"),

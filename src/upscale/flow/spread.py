@@ -93,6 +93,11 @@ class Split:
         """Whether the channels were computed as they are spread here."""
         return self.root.axis == GRID
 
+    @property
+    def head_axis(self) -> int | None:
+        """The axis that heads lie along, where channels lie along that and one more alone."""
+        return self.grid.spread[0] if len(self.grid.sizes) == 2 else None
+
 
 def split(line: Line, shape: Sequence[int], out: Sequence[int]) -> Split | None:
     """The split a reshape makes of a line, if it leaves every other axis as it was."""
@@ -161,8 +166,13 @@ def regrouped(heads: Split, shape: Sequence[int], out: Sequence[int]) -> Split |
     return Split(heads.root, HeadGrid(tuple(axes), tuple(sizes)), heads.positions.reshape(sizes))
 
 
-def stays_spread(walk: Walk, out: str, read: str, axes: tuple[int | None, ...]) -> None:
-    """Say that a computed value has its channels spread as one that it is computed from."""
+def stays_spread(
+    walk: Walk, out: str, read: str, axes: tuple[int | None, ...], *, loose: bool = True
+) -> None:
+    """Say that a computed value has its channels spread as one that it is computed from.
+
+    Whole blocks may leave it if they may leave what is read, and nothing else has them (`loose`).
+    """
     sizes = walk.splits[read].grid.sizes
     if 0 in sizes:
         raise Declined("it has no channels")
@@ -171,8 +181,11 @@ def stays_spread(walk: Walk, out: str, read: str, axes: tuple[int | None, ...]) 
     positions = np.arange(int(np.prod(sizes))).reshape(sizes)
     walk.splits[out] = Split(line, grid, positions)
     walk.grids[line], walk.blocks[line] = grid, grid.blocks
-    if len(sizes) == 2 and (Line(read, GRID) in walk.loose or not walk.splits[read].computed):
+    may_leave = Line(read, GRID) in walk.loose or not walk.splits[read].computed
+    if loose and may_leave and len(sizes) == 2:
         walk.loose.add(line)
+    else:
+        walk.loose.discard(line)
 
 
 def becomes_spread(walk: Walk, out: str, heads: Split, *, joined: bool = False) -> None:
@@ -241,9 +254,20 @@ def pick_spread(call: Call, walk: Walk, value: str) -> None:
         left = axes
         if numbers.ndim < len(axes):
             positions, left = positions.squeeze(place), axes[:axis] + axes[axis + 1 :]
+        if not positions.size and left == axes and len(call.outs) == 1:
+            _nothing_of_each(walk, out, value)
+            return
         if not positions.shape:
             raise Declined(f"{call.op} picks single channels by number")
         becomes_spread(walk, out, Split(heads.root, HeadGrid(left, positions.shape), positions))
+
+
+def _nothing_of_each(walk: Walk, out: str, value: str) -> None:
+    """No channel of any head is taken, as of heads that are rotated in full; heads stay."""
+    axis = walk.splits[value].head_axis
+    if axis is None or not walk.shape(out)[axis]:
+        raise Declined(SPREAD)
+    walk.serves(Line(out, axis), [Line(value, GRID)], walk.shape(out)[axis], makes=True)
 
 
 def unsqueeze_spread(call: Call, walk: Walk, value: str) -> None:

@@ -156,9 +156,7 @@ class Walk:
         """All positions are needed, in any order, and none is told apart after."""
         self._hold(relations.Absorb(read))
 
-    def serves(
-        self, by: Line, reads: Sequence[Line], blocks: int, *, makes: bool = False
-    ) -> None:
+    def serves(self, by: Line, reads: Sequence[Line], blocks: int, *, makes: bool = False) -> None:
         """Blocks of the lines read serve the blocks of a line, and leave with them: heads.
 
         One that `makes` the line makes it of them, with a position for each block. Else it has to

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from upscale.channels import Parameter
 from upscale.flow.relations import GRID
 from upscale.flow.spread import stays_spread
-from upscale.ops.heads import by_heads, in_heads
+from upscale.ops.heads import by_heads, head_axis, in_heads
 from upscale.ops.layers import MIXES_CHANNELS, matrix_product
 from upscale.ops.operands import zeros_stay
 from upscale.ops.table import Call, Line, Operation, Walk, register
@@ -56,9 +56,7 @@ def _heads_pass(call: Call, walk: Walk, value: str, beside: Sequence[str]) -> bo
     line, served = Line(call.outs[0], GRID), _served(walk, spread, out, beside)
     if served:
         walk.serves(line, served, out[spread[0]])
-    stays_spread(walk, call.outs[0], value, grid.axes)
-    if not served:
-        walk.loose.discard(line)
+    stays_spread(walk, call.outs[0], value, grid.axes, loose=bool(served))
     return bool(served)
 
 
@@ -74,29 +72,73 @@ def _served(
         line = in_heads(walk, operand, axis, out[spread[0]])
         if line is not None and not isinstance(operand, Parameter):
             lines.append(line)
-        elif line is not None or operand in walk.splits or (axis >= 0 and walk.shape(operand)[axis] != 1):
+        elif (
+            line is not None
+            or operand in walk.splits
+            or (axis >= 0 and walk.shape(operand)[axis] != 1)
+        ):
             return []
     return lines
 
 
 def einsum(call: Call, walk: Walk) -> None:
-    """Two operands: channels of the second that the result keeps pass; the rest stays whole."""
+    """Two operands: channels of the second that the result keeps pass; or heads of both do."""
     equation = str(call.arguments.get("equation")).replace(" ", "")
     operands = call.reads
     inputs, _, result = equation.partition("->")
     terms = inputs.split(",")
     walk.note = MIXES_CHANNELS
-    if len(operands) != 2 or not result or "." in equation or operands[1] not in walk.splits:
+    if len(operands) != 2 or not result or "." in equation:
         return
-    grid = walk.splits[operands[1]].grid
+    if len(set(terms[0])) < len(terms[0]) or len(set(terms[1])) < len(terms[1]):
+        return
+    if _values_pass(call, walk, terms, result) or _heads_meet(call, walk, terms, result):
+        walk.note = ""
+
+
+def _values_pass(call: Call, walk: Walk, terms: list[str], result: str) -> bool:
+    """Whether values pass an einsum, and whole heads may leave with those of its first operand."""
+    weights, values = call.reads
+    if values not in walk.splits:
+        return False
+    grid = walk.splits[values].grid
     axes = dict(zip(terms[1], grid.axes, strict=True))
     spread = [label for label in terms[1] if axes[label] is None]
     kept = [label for label in result if label in spread]
     # The last spread axis must be the second operand's alone; heads may be shared.
-    if kept == spread and spread[-1] not in terms[0]:
-        # An axis of the first operand is none of the second's: -2 is no axis of any tensor.
-        flat = [axes.get(label, -2) for label in result]
-        stays_spread(walk, call.outs[0], operands[1], tuple(flat))
+    if kept != spread or spread[-1] in terms[0]:
+        return False
+    heads, served = grid.sizes[0], None
+    if len(spread) == 2 and spread[0] in terms[0]:
+        served = in_heads(walk, weights, terms[0].index(spread[0]), heads)
+    if served is not None:
+        walk.serves(Line(call.outs[0], GRID), [served], heads)
+    # An axis of the first operand is none of the second's: -2 is no axis of any tensor.
+    flat = tuple(axes.get(label, -2) for label in result)
+    stays_spread(walk, call.outs[0], values, flat, loose=served is not None)
+    return served is not None
+
+
+def _heads_meet(call: Call, walk: Walk, terms: list[str], result: str) -> bool:
+    """Whether heads of two operands meet in an einsum, each its like, and the result has them."""
+    found = {
+        terms[index][axis]
+        for index, value in enumerate(call.reads)
+        if (axis := head_axis(walk, value)) is not None
+    }
+    if len(found) != 1 or not found <= set(result):
+        return False
+    (label,) = found
+    (out,) = call.outs
+    heads = walk.shape(out)[result.index(label)]
+    reads = []
+    for value, term in zip(call.reads, terms, strict=True):
+        line = in_heads(walk, value, term.index(label), heads) if label in term else None
+        if line is None and (label in term or walk.has_channels(value)):
+            return False
+        reads += [] if line is None else [line]
+    walk.serves(Line(out, result.index(label)), reads, heads, makes=True)
+    return True
 
 
 register("matmul bmm", Operation(flow=matmul, constants=zeros_stay, stored=True))

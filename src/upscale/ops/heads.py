@@ -8,25 +8,33 @@ tell apart is the heads: a line of the axis that they lie along.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from upscale.flow.relations import GRID
-from upscale.ops.table import Call, Line, Walk
+from upscale.flow.spread import SPREAD
+from upscale.ops.table import Call, Declined, Line, Walk
 
 
 def head_axis(walk: Walk, value: str) -> int | None:
     """The axis that heads lie along, in a value whose channels are spread over it and one more."""
-    if value not in walk.splits:
-        return None
-    grid = walk.splits[value].grid
-    return grid.spread[0] if len(grid.sizes) == 2 else None
+    return walk.splits[value].head_axis if value in walk.splits else None
 
 
 def in_heads(walk: Walk, value: str, axis: int, heads: int) -> Line | None:
     """The line of a value that has a block for each head along an axis; `None` if it has none."""
     if axis < 0 or walk.shape(value)[axis] != heads:
         return None
-    return Line(value, GRID if head_axis(walk, value) == axis else axis)
+    if value in walk.splits:
+        return Line(value, GRID) if head_axis(walk, value) == axis else None
+    return Line(value, axis)
+
+
+def within_heads(walk: Walk, out: str, read: str, touched: Collection[int]) -> None:
+    """Say that heads pass an operation that mixes channels along some axes, and keeps all axes."""
+    axis = head_axis(walk, read)
+    if axis is None or axis in touched or len(walk.shape(out)) != len(walk.shape(read)):
+        raise Declined(SPREAD)
+    walk.serves(Line(out, axis), [Line(read, GRID)], walk.shape(read)[axis], makes=True)
 
 
 def by_heads(call: Call, walk: Walk, values: Sequence[str], *, batch: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from upscale.flow.known import firmest
+from upscale.ops.heads import within_heads
 from upscale.ops.table import Call, Declined, Known, Line, Operands, Operation, Walk, register
 
 MIXES_CHANNELS = "channels are multiplied with channels, as queries with keys: it needs them all"
@@ -146,6 +147,8 @@ def layer_norm(call: Call, walk: Walk) -> None:
     """Normalised axes are mixed but their channels treated alike; parameters follow them."""
     read = call.reads[0]
     first = len(walk.shape(read)) - len(call.arguments["normalized_shape"])
+    if read in walk.splits:
+        within_heads(walk, call.outs[0], read, range(first, len(walk.shape(read))))
     for line in walk.lines(read):
         mixed = line.axis >= first
         beside = [Line(value, line.axis - first) for value in call.named(*PARAMETERS)]
