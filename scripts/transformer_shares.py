@@ -165,23 +165,28 @@ def make(trial: Trial) -> nn.Module:
     return model.double().eval()
 
 
-def embeddings(model: nn.Module) -> set[str]:
-    """The names of the parameters that are looked up, not multiplied by."""
-    tables = (name for name, layer in model.named_modules() if isinstance(layer, nn.Embedding))
-    own = {id(model.get_parameter(f"{name}.weight")) for name in tables}
-    every = model.named_parameters(remove_duplicate=False)
-    return {name for name, parameter in every if id(parameter) in own}
-
-
 def prunable(model: nn.Module, found: upscale.Survey) -> float:
-    """The share of all weights, without embeddings, in layers whose inputs or outputs can leave."""
-    looked_up = embeddings(model)
-    weights = {n: p.numel() for n, p in model.named_parameters() if p.ndim > 1}
-    total = sum(size for name, size in weights.items() if name not in looked_up)
-    leaving = 0
+    """The share of all weights, without embeddings, in layers whose inputs or outputs can leave.
+
+    Embeddings are what is looked up, what is added to it, and a layer that reads the model's input.
+    """
+    tables = (m.weight for m in model.modules() if isinstance(m, nn.Embedding))
+    looked_up = {id(weight) for weight in tables}
+    leaving = total = 0
+    counted = set()
     for each in (*found.layers, *found.beside):
-        own = {each.name, f"{each.name}.weight"} & (weights.keys() - looked_up)
-        leaving += sum(weights[n] for n in own) if each.inputs_leave or each.outputs_leave else 0
+        weight = model.get_parameter(
+            each.name if each.kind == "parameter" else f"{each.name}.weight"
+        )
+        if id(weight) not in looked_up and each.why_inputs != "they are the model's input":
+            counted.add(id(weight))
+            total += each.weights
+            leaving += each.weights if each.inputs_leave or each.outputs_leave else 0
+    for module in model.modules():  # what a survey does not see at all is not prunable
+        own = getattr(module, "weight", None)
+        known = counted | looked_up
+        if isinstance(own, Tensor) and own.ndim == 2 and id(own) not in known:
+            total += own.numel()
     return leaving / total
 
 
@@ -220,9 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", choices=[*TRIALS, []], metavar="NAME")
     parser.add_argument("--why", action="store_true", help="print each model's survey too")
     options = parser.parse_args(arguments)
-    print(
-        "| model | weights prunable | in layers whose outputs leave | of v gone | left | error | s |"
-    )
+    print("| model | prunable | outputs leave | of v gone | left | error | seconds |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name in options.names or TRIALS:
         row, _, why = tried(name).partition("\n")

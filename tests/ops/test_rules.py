@@ -209,6 +209,10 @@ ROWS: dict[str, tuple[Made, str]] = {
         lambda m, y: torch.relu(_heads(y)).reshape(2, 2, 2, 24),
         "out.-1 ties relu.-1",
     ),
+    "one head of all channels": (
+        lambda m, y: y.flatten(2).unflatten(1, (1, 4)),
+        "out.-1 takes flatten.1:0 1 2 3",
+    ),
     "an alias of heads": (lambda m, y: _heads(y).detach(), "out.-1 takes flatten.1:0 1 2 3"),
     "an axis between heads and width": (
         lambda m, y: _heads(y).unsqueeze(2),

@@ -124,6 +124,23 @@ def test_heads_that_nobody_vouches_for_are_not_offered() -> None:
     assert dict(upscale.heads(Merged().eval(), torch.randn(2, 5, 8)).of) == {}
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_heads_leave_an_encoder_of_torchs_own(first: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 24, batch_first=True, norm_first=first)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    model = nn.Sequential(nn.Linear(7, 16), encoder).double().eval()
+    found = upscale.heads(model, places(2, 5))
+    selection = found.keeping({"1.layers.0": [0, 3], "1.layers.1": [1]})
+    exported = upscale.export(model, upscale.plan(model, places(2, 5), selection))
+    held = dict(exported.named_parameters())
+    rows = [len(held[f"1.layers.{index}.self_attn.in_proj_weight"]) for index in (0, 1)]
+    assert rows == [24, 12]
+    for batch, count in ((2, 5), (3, 4)):
+        given_ = places(batch, count)
+        assert relative_error(exported, upscale.mask(model, selection), given_) <= TOLERANCE
+
+
 def test_a_survey_counts_heads_and_a_constraint_takes_them_whole() -> None:
     model = made(Block(**PLAIN | {"heads": 4}))
     found = upscale.survey(model, places(2, 5))

@@ -62,6 +62,19 @@ def reshaped(call: Call, walk: Walk) -> None:
     rearranged(call, walk, splits=True)
 
 
+def unflattened(call: Call, walk: Walk) -> None:
+    """A line is cut into several axes, whose sizes stand in the call, also if all but one are 1."""
+    (read,), (out,) = call.reads, call.outs
+    line = Line(read, call.arguments["dim"] % len(walk.shape(read)))
+    heads = spreading.split(line, walk.shape(read), walk.shape(out))
+    if line not in walk.lines(read):
+        reshaped(call, walk)
+    elif heads is None or len(walk.lines(read)) > 1 or walk.shape(read)[line.axis] == 1:
+        raise Declined(f"{call.op} spreads channels over several axes")
+    else:
+        spreading.becomes_spread(walk, out, heads)
+
+
 def viewed(call: Call, walk: Walk) -> None:
     """A reshape: the numbers stand in expanded memory, which a view refuses."""
     reshaped(replace(call, overload=torch.ops.aten.reshape.default), walk)
@@ -192,7 +205,8 @@ _moving("reshape", reshaped, reshape_spread, resizes=True)
 _moving("view _unsafe_view", viewed, reshape_spread, resizes=True)
 # Spread channels are found behind a copy as they lay before it.
 _moving("clone contiguous alias detach", pointwise, permute_spread, hands_on=True)
-_moving("flatten unflatten", reshaped, reshape_spread)
+_moving("flatten", reshaped, reshape_spread)
+_moving("unflatten", unflattened, reshape_spread)
 _moving("squeeze", rearranged, reshape_spread)
 _moving("permute transpose swapaxes swapdims movedim", rearranged, permute_spread)
 _moving("unsqueeze", rearranged, unsqueeze_spread)

@@ -152,10 +152,10 @@ class _Writer:
                     self.widths[step.node] = width
         for line in step.resize:
             layout, grid = self.layouts.of(line), self._flow.grids.get(line)
-            axes, sizes = (line.axis,), (len(layout),)
-            if grid is not None:
-                axes, sizes = grid.spread, grid.left(layout)
-            self.sizes[step.node] |= zip(axes, sizes, strict=True)
+            if grid is None:
+                self.sizes[step.node][line.axis] = len(layout)
+            else:
+                self.sizes[step.node] |= zip(grid.spread, grid.left(layout), strict=True)
 
     def _place_pass(self, relation: Pass, step: Step, wanted: Wanted) -> None:
         layout = self._lay_out(relation.out, partial(self._follow, relation))

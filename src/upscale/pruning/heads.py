@@ -16,11 +16,11 @@ def heads(model: nn.Module, example: Any) -> Heads:
     """The heads that can leave a model whole, by the layers that read them.
 
     >>> import torch, upscale
-    >>> encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
-    >>> found = heads(encoder, torch.zeros(1, 5, 8))
+    >>> encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    >>> found = heads(nn.Sequential(encoder).eval(), torch.zeros(1, 5, 8))
     >>> dict(found.of)
-    {'self_attn.out_proj': (2, 4)}
-    >>> selection = found.keeping({"self_attn": [1]})
+    {'0.self_attn.out_proj': (2, 4)}
+    >>> selection = found.keeping({"0": [1]})
     """
     return heads_of(Subject.of(model, example, numbers=False))
 

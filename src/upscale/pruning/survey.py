@@ -58,7 +58,7 @@ class Survey:
     `prunable` is the share of weights in layers whose inputs or outputs can leave; `expected`
     the estimated latency, as a share of the unpruned model's, by the share of channels pruned;
     nothing, if there is nothing to estimate.
-    `heads` counts the heads of attention that can leave whole (`upscale.heads` says of which layers).
+    `heads` counts the heads of attention that can leave whole; `upscale.heads` says where.
     `beside` are weights that are no layer's own, such as those of a fused attention.
     """
 
