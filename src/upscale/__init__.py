@@ -30,11 +30,13 @@ from upscale.errors import (
 from upscale.model.batches import recalibrate
 from upscale.onnx_files import from_onnx, prune_onnx, write_onnx
 from upscale.planning import Plan
+from upscale.pruning.heads import heads
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import Survey, survey
 from upscale.pruning.undo import ChannelMap, channel_maps, undo
 from upscale.recovery.recover import Recovery, recover
 from upscale.selected.amounts import Amount, Latency, Macs, Parameters
+from upscale.selected.heads import Heads
 from upscale.selected.selection import Selection
 from upscale.store import load, save
 from upscale.targets.racing import Measurement
@@ -52,6 +54,7 @@ __all__ = [
     "ChannelMap",
     "DeployError",
     "ExampleError",
+    "Heads",
     "Latency",
     "Macs",
     "Measurement",
@@ -82,6 +85,7 @@ __all__ = [
     "deploy",
     "export",
     "from_onnx",
+    "heads",
     "load",
     "mask",
     "plan",

@@ -75,6 +75,7 @@ def select(
         `"none"`: each layer drops what it likes. `"segment"`: all readers of a tensor, or all
         layers summed into it, drop the same. `"contiguous"`: each reader keeps its best within
         a window of one common order, `slack` wider than what it keeps, so that nothing is copied.
+        `"heads"`: what reads attention drops whole heads, scored by what their columns score.
     segments
         `"all"`, or `"single-branch"`: only where one layer feeds one other.
     overrides, ignore

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 import upscale
 from trials.comparing import relative_error
 from trials.masks import random_selection
+from upscale.tools.optional_packages import import_torchvision
 from upscale.tools.quiet import unwarned
 from upscale.verify import TOLERANCE
 
 transformers: Any = pytest.importorskip("transformers")
+import_torchvision()  # which transformers loads, and cannot beside every torch
 with unwarned():  # they load what warns of denormals, which tests have switched off
     BERT, LLAMA = transformers.BertModel, transformers.LlamaForCausalLM
 

@@ -86,6 +86,7 @@ def trace_program(model: nn.Module, made: Program, *, functional: bool = False) 
             program = program.run_decompositions({})
         module = module_of(program)
     made.unpacking.pack(module.graph)
+    _leave_out_checks(module.graph)
     _let_views_copy(module.graph)
     _say_what_is_bound(module.graph)
     targets = {str(n.target) for n in module.graph.nodes if n.op in ("get_attr", "call_module")}
@@ -102,6 +103,12 @@ def _say_what_is_shared(module: fx.GraphModule) -> None:
         if node.target in DROPOUTS and node.args[2] is False:
             node.target, node.args = aten.alias.default, node.args[:1]
     module.recompile()
+
+
+def _leave_out_checks(graph: fx.Graph) -> None:
+    """Leave out what only says of a tensor which type and device it had on the example."""
+    for node in graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default):
+        graph.erase_node(node)
 
 
 def _say_what_is_bound(graph: fx.Graph) -> None:

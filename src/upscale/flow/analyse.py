@@ -48,6 +48,7 @@ class _Analyst:
             classes={line: walk.classes.find(classes) for line, classes in walk.known.items()},
             grids=walk.grids,
             blocks=walk.blocks,
+            loose=frozenset(walk.loose),
             shapes=self._shapes,
             nbytes={n: math.prod(sizes[n]) * info.itemsize for n, info in values.items()},
         )

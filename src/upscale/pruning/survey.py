@@ -19,6 +19,7 @@ from upscale.flow.relations import Reduce
 from upscale.model.accepting import ordinary_tensors
 from upscale.model.layers import columns, layers, weight_of
 from upscale.planning import Way
+from upscale.pruning.heads import heads_of
 from upscale.selected.amounts import Amount
 from upscale.selected.selection import Selection
 from upscale.selection.options import Options
@@ -57,6 +58,7 @@ class Survey:
     `prunable` is the share of weights in layers whose inputs or outputs can leave; `expected`
     the estimated latency, as a share of the unpruned model's, by the share of channels pruned;
     nothing, if there is nothing to estimate.
+    `heads` counts the heads of attention that can leave whole; `upscale.heads` says where.
     `beside` are weights that are no layer's own, such as those of a fused attention.
     """
 
@@ -66,6 +68,7 @@ class Survey:
     unreached: tuple[str, ...]
     frozen: tuple[Frozen, ...]
     prunable: float
+    heads: int
     expected: Mapping[float, float]
 
     def __str__(self) -> str:
@@ -78,6 +81,8 @@ class Survey:
             *_stays("input", count, [(v, v.why_inputs) for v in self.layers if v.why_inputs]),
             *_stays("output", count, [(v, v.why) for v in self.layers if v.why]),
         ]
+        if self.heads:
+            lines.append(f"{self.heads} heads of attention can leave whole.")
         if self.beside:
             count, weights = len(self.beside), sum(each.weights for each in self.beside)
             lines.append(
@@ -132,6 +137,7 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
         unreached=tuple(sorted(set(subject.weights.values()) - reached)),
         frozen=plan.frozen,
         prunable=leaving / max(1, weights),
+        heads=heads_of(subject).count,
         expected=expected,
     )
 

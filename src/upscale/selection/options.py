@@ -88,8 +88,8 @@ class Options:
     )
     side: str = _choice("drop what layers read, or what they make", *SIDES)
     constraint: str = _choice(
-        "each layer for itself, all readers alike, or windows of one order",
-        *("none", "segment", "contiguous"),
+        "each layer for itself, all readers alike, windows of one order, or heads whole",
+        *("none", "segment", "contiguous", "heads"),
     )
     segments: str = _choice(
         "everywhere, or only where one layer feeds one other", "all", "single-branch"
@@ -111,6 +111,8 @@ class Options:
         importance_of(self.importance)
         if self.constraint == "contiguous" and self.side == "output":
             raise SelectionError("the constraint 'contiguous' is of the input side only")
+        if self.constraint == "heads" and self.side == "output":
+            raise SelectionError("the constraint 'heads' is of the input side only")
         if self.within is not None and self.within.side != self.side:
             raise SelectionError("within is a selection of the other side")
 
