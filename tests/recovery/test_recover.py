@@ -173,7 +173,7 @@ def test_training_and_evaluation_agree_after_a_fit() -> None:
     x = torch.cat(batches)
     with torch.no_grad():
         evaluated, trained = recovered(x), recovered.train()(x)
-    assert torch.allclose(evaluated, trained, rtol=1e-6, atol=0)
+    assert float((evaluated - trained).square().mean()) < 1e-10 * float(evaluated.square().mean())
 
 
 def test_at_a_sum_the_branch_mends_what_the_shortcut_has_lost() -> None:
@@ -274,15 +274,17 @@ def test_recovering_in_one_call_needs_data_and_knows_its_ways() -> None:
 def test_columns_chosen_where_a_layer_is_met_are_as_many_and_leave_less_error() -> None:
     model, batches = made("block")
     shape = MODELS["block"][1]
-    selection = random_selection(model, 0.4, 7, even=True, empty=False)
-    given = upscale.recover(model, selection, batches)
+    drawn = [random_selection(model, 0.4, seed, even=True, empty=False) for seed in (5, 6, 7)]
+    errors = [far(upscale.recover(model, own, batches), model, shape) for own in drawn]
+    selection = drawn[0]
     chosen = upscale.recover(model, selection, batches, choose=True)
     (own,) = Recovery.of(chosen).selections
     assert {n: len(k) for n, k in own.kept.items()} == {
         n: len(k) for n, k in selection.kept.items()
     }
     assert own.kept != selection.kept
-    assert far(chosen, model, shape) < far(given, model, shape)
+    # One draw may be lucky; a choice is better than draws are on average.
+    assert far(chosen, model, shape) < 0.8 * sum(errors) / len(errors)
     gone = sorted(set(range(12)) - set(own.kept["conv1"]))
     assert not chosen.get_submodule("conv1").weight[:, gone].any()
 

@@ -108,8 +108,7 @@ def recover(
         copied, are kept as well. `Recovery.of(recovered).plan` exports what comes of it; that
         reads, copies and makes the same. Where biases were added there is none: plan again.
     memory
-        Bytes of values to hold in memory; what is beyond lies on disk until it is read. Where one
-        batch makes more than that in all, places of a sample are not weighed against each other.
+        Bytes of values to hold in memory; what is beyond lies on disk until it is read.
     progress
         Called with a line of text now and then: how far it is, and the time left.
 
@@ -183,7 +182,7 @@ def _refitted(
     pruned = masking.mask(pruned, Selection(kept=left))
     models = {UNPRUNED: reference, PRUNED: pruned}
     masked = masked_nodes(aim.captured, pruned) | reading(aim.captured, {names[n] for n in left})
-    weights = place_weights(aim.captured, reference, inputs, sites, memory)
+    weights = place_weights(aim.captured, reference, inputs, sites)
     with torch.no_grad(), Shelf(memory) as shelf:
         beside = SideBySide(aim.captured, models, inputs, shelf, masked)
         run = Refitting(beside, models, sites, norms, kept, weights, choose, tell)

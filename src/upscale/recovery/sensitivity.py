@@ -26,7 +26,7 @@ from torch import Tensor, fx, nn
 from upscale.capture import Captured, Example, OwnDraws, tensors_in
 from upscale.recovery import processes
 from upscale.recovery.fitting import TINY
-from upscale.recovery.shelf import Shelf
+from upscale.recovery.shelf import MEMORY, Shelf
 from upscale.recovery.side_by_side import UNPRUNED, SideBySide
 from upscale.recovery.sites import Site
 
@@ -60,13 +60,13 @@ def place_weights(
     model: nn.Module,
     batches: Sequence[Example],
     sites: Mapping[str, Site],
-    memory: int,
+    memory: int = MEMORY,
 ) -> dict[str, list[Tensor]]:
     """For each site and batch how much an error at each place matters, as samples × places.
 
     That is the length of g, 1 on average: one draw of signs says it too roughly for its square.
     None of a site of which it is not known for every batch, nor where one batch would take more
-    than so many bytes of memory.
+    than so many bytes of memory, of which none can lie on disk.
     """
     if _bytes_of_run(captured, batches) > memory:
         return {}
