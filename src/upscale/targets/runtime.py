@@ -144,7 +144,7 @@ def computing_on(threads: int) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def calibrate(target: Target, *, save: bool = True) -> Prices:
+def calibrate(target: Target) -> Prices:
     """Measure what operations cost where a target's runtime runs; a matter of seconds.
 
     The result is kept in the user's cache directory, and plans use it from then on.
@@ -155,8 +155,7 @@ def calibrate(target: Target, *, save: bool = True) -> Prices:
     runtime.check_installed()
     with computing_on(target.threads):
         prices = runtime.measure(target)
-    if save:
-        _write(_key(target, runtime), prices)
+    _write(_key(target, runtime), prices)
     return prices
 
 
@@ -178,9 +177,11 @@ def multiple_for(asked: int | str, example: Example, target: Target | None) -> i
 
 def prices_of(target: Target) -> Prices:
     """The prices measured for a target on this machine, or its runtime's built-in ones."""
-    runtime = runtime_of(target)
+    runtime, kept = runtime_of(target), _kept()
+    if not kept:
+        return runtime.built_in
     try:
-        return Prices.from_json(_kept()[_key(target, runtime)])
+        return Prices.from_json(kept[_key(target, runtime)])
     except (ValueError, KeyError, TypeError, ImportError):
         return runtime.built_in
 
