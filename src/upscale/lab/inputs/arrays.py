@@ -87,14 +87,12 @@ def _numpy(path: Path) -> Read:
 
 
 def _several(path: Path) -> Read:
-    """Arrays by the names of a model's inputs; a file format's may have signs that Python's lack."""
+    """Arrays by the names of a model's inputs, in which files have signs that Python's lack."""
     with np.load(path, allow_pickle=False) as opened:
-        held = {name: opened[name] for name in opened.files}
+        held = {re.sub(r"\W", "_", name): opened[name] for name in opened.files}
     if any(own.dtype.kind not in "fiub" for own in held.values()):
         raise ValueError("it holds what is no array of numbers")
-    rows = {
-        re.sub(r"\W", "_", name): torch.from_numpy(own).__getitem__ for name, own in held.items()
-    }
+    rows: dict[str, Rows] = {n: torch.from_numpy(own).__getitem__ for n, own in held.items()}
     return {name: own.shape for name, own in held.items()}, rows, None
 
 
