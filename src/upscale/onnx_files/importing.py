@@ -29,7 +29,7 @@ FREE = ((64, 96), (128, 160), (192, 224), (256, 288))
 # Where a file leaves a size free that the rest of it takes for granted, these are tried for it.
 GUESSES = (48, 32, 224, 320, 640)
 # Guessing ends when so many times the nodes of the file were visited.
-TURNS = 4
+TURNS = 2
 QUANTISED = re.compile("Quantize|Quantise|Integer|^QLinear")
 
 
