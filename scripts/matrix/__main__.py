@@ -29,14 +29,14 @@ PLACE = "UPSCALE_MATRIX"
 
 def try_cell(cell: Cell, work: Path) -> dict[str, Any]:
     """Run the suite in a cell's environment, and exchange files with all cells before it."""
-    files, source = work / "files", work / "source"
-    own = files / cell.key.replace(" ", "_")
+    files, source, stem = work / "files", work / "source", cell.key.replace(" ", "_")
+    own = files / stem
     with environment(cell, work / "environment") as (python, versions):
         _say(cell, f"torch {versions['torch']}, Python {versions['python']}")
         others = [place for place in sorted(files.glob("*")) if place != own]
         copy_source(source)
         exchange = run_exchange(python, source, own, others)
-        found = run_suite(python, source, work)
+        found = run_suite(python, source, work / f"{stem}.log")
     installed = {name: versions[name] for name in PACKAGES if name in versions}
     return {"cell": asdict(cell), "installed": installed, **found, "exchange": exchange}
 

@@ -32,9 +32,9 @@ def copy_source(place: Path) -> None:
             shutil.copy2(ROOT / name, place / name)
 
 
-def run_suite(python: Path, source: Path, work: Path) -> dict[str, Any]:
+def run_suite(python: Path, source: Path, log: Path) -> dict[str, Any]:
     """Run the tests in an environment; what passed, what did not, and how long it took."""
-    report, log = work / "junit.xml", work / "suite.log"
+    report = log.with_suffix(".xml")
     report.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-v", "--tb=short"]
     command += ["--show-capture=no", f"--junitxml={report}"]

@@ -136,6 +136,7 @@ def mask(
 
 
 @ordinary_tensors()
+@collector_paused()
 def plan(
     model: nn.Module,
     example: Any,
@@ -170,6 +171,7 @@ def plan(
 
 
 @ordinary_tensors()
+@collector_paused()
 def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
     """A new, smaller module that computes what the masked model computes.
 
@@ -199,6 +201,7 @@ def export(model: nn.Module, plan: Plan, example: Any = None) -> fx.GraphModule:
 
 
 @ordinary_tensors()
+@collector_paused()
 def apply(model: nn.Module, plan: Plan, example: Any) -> fx.GraphModule:
     """What `export` gives, for weights that will be replaced: their numbers are not looked at."""
     model, _ = bare(model)
@@ -225,9 +228,13 @@ class MadeFrom:
 @collector_paused()
 def plan_for(subject: Subject, selections: Sequence[Selection], way: Way) -> Plan:
     """Lower a subject and plan for what is left."""
-    held, lowered = lower(subject, selections, way.sums)
+    configuration = subject.configuration
+    kept, windows = subject.columns(selections)
+    lowered = Lowered(subject.flow, kept, windows, fixed=subject.captured.fixed)
+    if subject.masks or any(each.side == "output" for each in selections):
+        subject, lowered = lower(subject, lowered, selections, way.sums)
     plan = make_plan(lowered, way)
-    remember(plan, MadeFrom(held.captured, subject.configuration, lowered))
+    remember(plan, MadeFrom(subject.captured, configuration, lowered))
     return plan
 
 
@@ -240,7 +247,6 @@ def export_for(model: nn.Module, captured: Captured, plan: Plan) -> fx.GraphModu
     return rewritten(model, captured, plan, numbers)
 
 
-@collector_paused()
 def rewritten(
     model: nn.Module, captured: Captured, plan: Plan, numbers: Mapping[str, tuple[float, ...]]
 ) -> fx.GraphModule:

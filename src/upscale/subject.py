@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 from torch import nn
 
 from upscale import masking
 from upscale.capture import Captured, Configuration, Example, capture, configuration
+from upscale.channels import Parameter, Positions, positions
+from upscale.errors import SelectionError
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.masking.norms import norms_of
 from upscale.model.accepting import checked, settled
-from upscale.model.layers import weight_names
+from upscale.model.layers import computes_weight, layers, parameter_names, weight_names
+from upscale.selected.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,41 @@ class Subject:
     def configuration(self) -> Configuration:
         """All that decides what the model computes but for its numbers."""
         return configuration(self.model)
+
+    def columns(
+        self, selections: Sequence[Selection]
+    ) -> tuple[dict[str, Positions], dict[str, Positions]]:
+        """The columns that selections of inputs keep, by the value of the weight they are of, and
+        the windows that may be read."""
+        inputs = [each for each in selections if each.side == "input"]
+        chosen = reduce(operator.and_, inputs) if inputs else Selection(kept={})
+        self._check_computed(chosen)
+
+        def by_weight(lists: Mapping[str, Iterable[int]]) -> dict[str, Positions]:
+            named = {self.weights[layer]: tuple(own) for layer, own in lists.items()}
+            return {Parameter(name): positions(own) for name, own in named.items()}
+
+        return by_weight(chosen.kept), by_weight(chosen.windows)
+
+    def _check_computed(self, chosen: Selection) -> None:
+        """Raise if a selection names a layer that computes its weight, and nothing can be pruned
+        with it."""
+        own = layers(self.model)
+        computing = {n: own[n] for n in chosen.kept if n in own and computes_weight(own[n])}
+        if not computing:
+            return
+        pruned = {layer.name for _, layer in self.flow.layers}
+        owned = parameter_names(self.model)
+        for layer, module in computing.items():
+            if self.weights[layer] not in pruned and any(
+                Parameter(owned[id(parameter)]) in self.flow.uses
+                for parameter in module.parameters()
+            ):
+                raise SelectionError(
+                    f"{layer} computes its weight anew in every call and nothing here can be "
+                    "pruned with it; make its weight permanent first, or leave it out of the "
+                    "selection"
+                )
 
     def tuned(self, model: nn.Module) -> Subject:
         """The subject after training: a masked copy of the model, without its output masks."""

@@ -29,7 +29,7 @@ from upscale.capture.changed_attributes import check_memory, check_seen, owner_o
 from upscale.capture.export_trace import program_of, trace_program
 from upscale.capture.fingerprint.digests import digests_of_constants
 from upscale.capture.inline import open_functions
-from upscale.capture.observe import Observer
+from upscale.capture.observe import Observer, run_nodes
 from upscale.capture.symbolic_trace import Traced, bind, calls_python, trace_symbolically, twin_of
 from upscale.capture.torch_export import Program
 from upscale.capture.tracer import turn
@@ -271,7 +271,7 @@ def _run(traced: Traced, model: nn.Module, *examples: Example, on_shapes: bool =
     observer = Observer(twin, traced.graph, names, memory)
     with torch.inference_mode(), torch.device("meta") if on_shapes else nullcontext():
         first, *others = (traced.inputs(twin, example.map(change)) for example in examples)
-        observer.run(*first, enable_io_processing=False)
+        run_nodes(observer, first)
         for other in others:
             observer.measure(*other)
     return observer

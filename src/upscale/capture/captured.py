@@ -121,10 +121,7 @@ def is_record(value: Any) -> bool:
 
 def is_own_dict(value: Any) -> bool:
     """Whether a value is a dict of a class of its own, which a graph has no words for."""
-    return isinstance(value, dict) and type(value) not in (
-        dict,
-        fx.immutable_collections.immutable_dict,
-    )
+    return isinstance(value, dict) and type(value) not in PLAIN_DICTS
 
 
 def alike(one: Any, other: Any, *, rtol: float = 0.0, atol: float = 0.0) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 
 from upscale.capture.captured import Example, alike, plain_tensors
 from upscale.capture.node_queries import asks_sizes
+from upscale.capture.observe import run_nodes
 from upscale.capture.symbolic_trace import Traced, calls_python
 from upscale.capture.value_tracer import TracedValue, Unfaithful, ValueTracer
 from upscale.model.layers import copied
@@ -42,7 +43,7 @@ def open_functions(
     given = traced.inputs(twin, example.copied())
     try:
         with torch.no_grad(), inliner.draws:
-            inliner.run(*given, enable_io_processing=False)
+            run_nodes(inliner, given)
     except Exception:  # the model's own code runs and may raise anything
         return traced, None
     traced = replace(traced, doubted=frozenset(node.name for node in inliner.deciding))
@@ -108,7 +109,7 @@ class _Inliner(fx.Interpreter):
                 return None, None  # sizes are given up only where there is a layer to gain
             self.draws.restart()
             runner = fx.Interpreter(nn.Module(), graph=graph)
-            return graph, runner.run(*values.values(), enable_io_processing=False)
+            return graph, run_nodes(runner, values.values())
         except Exception:  # the function's own code runs on proxies and may raise anything
             return None, None
         finally:

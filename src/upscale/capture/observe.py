@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,18 @@ LITERALS = {
     *(bool, int, float, complex, str, type(None), torch._ops.OpOverload),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 }
+
+
+def run_nodes(runner: fx.Interpreter, inputs: Iterable[Any]) -> Any:
+    """What a graph gives, run node by node.
+
+    `Interpreter.run` makes a progress bar that nobody sees, and with the first bar of a process
+    comes a thread that stays; beside other threads the garbage collector is not paused.
+    """
+    runner.args_iter = iter(inputs)
+    for node in runner.graph.nodes:
+        runner.env[node] = runner.run_node(node)
+    return runner.env[node]
 
 
 class Observer(fx.Interpreter):
@@ -143,7 +155,7 @@ class Observer(fx.Interpreter):
     def measure(self, *inputs: Any) -> None:
         """Run once more, on another example, and note the shapes that values have then."""
         with _Dispatched(self._kernels.perform):
-            _Measurer(self).run(*inputs, enable_io_processing=False)
+            run_nodes(_Measurer(self), inputs)
 
     def _record(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen operation and write it down."""

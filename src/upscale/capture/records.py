@@ -23,7 +23,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from upscale.capture.captured import is_own_dict, is_record, leaves_of, mapped
 from upscale.errors import CaptureError
-from upscale.tools.versions import writes_named_tuples
 
 PACKS = "packs"
 
@@ -55,11 +54,6 @@ def maker_of(value: Any) -> functools.partial[Any] | None:
             "does not make the same again; give a dict, a tuple or a plain dataclass"
         )
     return maker
-
-
-def is_unwritable_tuple(value: Any) -> bool:
-    """Whether a value is a named tuple that torch cannot write as such into the code of a graph."""
-    return isinstance(value, tuple) and hasattr(value, "_fields") and not writes_named_tuples()
 
 
 def _makes(maker: functools.partial[Any], value: Any) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
@@ -23,7 +24,13 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from upscale.capture.captured import Example, place_of, schema_of, tensors_in
+from upscale.capture.captured import (
+    Example,
+    place_of,
+    plain_tensors,
+    schema_of,
+    tensors_in,
+)
 from upscale.capture.in_place import AUGMENTED, put_writes_back, write_bound
 from upscale.capture.tracer import Tracer, line_of, running_line
 from upscale.errors import CaptureError, ExampleError
@@ -111,16 +118,18 @@ def trace_without_example(model: nn.Module) -> fx.Graph:
 
 
 def twin_of(
-    model: nn.Module, replace: Callable[[Tensor], Tensor] = torch.clone
+    model: nn.Module, replace: Callable[[Tensor], Tensor] = torch.clone, *, lend: bool = False
 ) -> tuple[nn.Module, dict[str, Tensor]]:
     """A copy of a model with other tensors, and these by every name they have.
 
-    What runs the model's code runs it on a twin: it may write to tensors and set attributes.
+    What runs the model's code runs it on a twin: it may write to tensors and set attributes. One
+    that is only to look at parameters may be `lend` the memory of those that train.
     """
     own, twins = tensors(model), dict[int, Any]()
     for tensor in own.values():
         if id(tensor) not in twins:
-            new = replace(tensor.detach())
+            lent = lend and tensor.requires_grad and tensor.is_leaf
+            new = tensor.detach() if lent else replace(tensor.detach())
             if isinstance(tensor, nn.Parameter):
                 new = nn.Parameter(new, requires_grad=tensor.requires_grad)
             twins[id(tensor)] = new
@@ -128,24 +137,36 @@ def twin_of(
 
 
 def _trace(model: nn.Module, fixed: dict[str, Any]) -> tuple[fx.Graph, nn.Module, bool]:
-    """A graph, the twin of the model that was traced, and whether buffers were constants there."""
+    """A graph, the twin of the model that was traced, and whether buffers were constants there.
+
+    Most code never looks at numbers: it is traced on lent parameters first, since copying them all
+    takes longer than tracing. Code that does gets its own.
+    """
     try:
+        with suppress(Touched):
+            return *_trace_twin(model, fixed, proxy_buffers=True, lend=True), False
         return *_trace_twin(model, fixed, proxy_buffers=True), False
     except Exception:  # the model's own code runs on proxies and may raise anything
         return *_trace_twin(model, fixed, proxy_buffers=False), True
 
 
 def _trace_twin(
-    model: nn.Module, fixed: dict[str, Any], *, proxy_buffers: bool
+    model: nn.Module, fixed: dict[str, Any], *, proxy_buffers: bool, lend: bool = False
 ) -> tuple[fx.Graph, nn.Module]:
-    twin, _ = twin_of(model)
+    own = tensors(model)
+    lent = own if lend else {}
+    twin, _ = twin_of(model, lend=lend)
     before = tensors(twin)  # not those given to it: a class may copy its modules in its own way
     _move_forward_to_class(twin)
     tracer = Tracer(stock_layers(model), _trace_twin.__code__, proxy_buffers=proxy_buffers)
     # Whether the model's own code records gradients, whatever the caller's does.
-    with torch.enable_grad(), Watch(before, _trace_twin.__code__) as watch:
-        graph = tracer.trace(twin, concrete_args=fixed or None)
-    check_written(tensors(model), tensors(twin), before, watch.lines)
+    with torch.enable_grad(), Watch(before, _trace_twin.__code__, lent=lent) as watch:
+        try:
+            graph = tracer.trace(twin, concrete_args=fixed or None)
+        finally:
+            if watch.touched:  # the model's own code may have caught what was raised then
+                raise Touched
+    check_written(own, tensors(twin), before, watch.lines)
     return graph, twin
 
 
@@ -184,16 +205,29 @@ def _drop_fixed_inputs(graph: fx.Graph, free: set[str]) -> None:
                     graph.erase_node(user)
 
 
-class Watch(TorchDispatchMode):
-    """Notes the line that first writes to each tensor of a model, while its code runs."""
+class Touched(Exception):
+    """Something was to be done with the memory of a tensor that is only lent."""
 
-    def __init__(self, watched: Tensors, within: CodeType) -> None:
+
+class Watch(TorchDispatchMode):
+    """Notes the line that first writes to each tensor of a model, while its code runs.
+
+    What reads or writes `lent` memory is not performed: it raises `Touched`.
+    """
+
+    def __init__(self, watched: Tensors, within: CodeType, *, lent: Tensors | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lines: dict[str, str] = {}
+        self.touched = False
         self._names = {place_of(tensor): name for name, tensor in watched.items()}
+        self._lent = {place_of(tensor) for tensor in (lent or {}).values()}
         self._within = within
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = plain_tensors((args, kwargs)) if self._lent else ()
+        if any(place_of(tensor) in self._lent for tensor in given):
+            self.touched = True
+            raise Touched
         for tensor in schema_of(func).written_in(args, kwargs or {}):
             name = self._names.get(place_of(tensor))
             if name is not None and (line := line_of(running_line(self._within))):
@@ -208,7 +242,9 @@ def check_written(model: Tensors, twin: Tensors, before: Tensors, lines: Mapping
     """
     for name, tensor in model.items():
         now: Any = twin.get(name)
-        changed = now is not before[name] or not equal(now, tensor)
+        changed = now is not before[name]
+        if not changed and place_of(now) != place_of(tensor):  # else it is lent, and was not met
+            changed = not equal(now, tensor)
         if changed and not isinstance(now, fx.Proxy):  # which the graph has
             raise CaptureError(unseen(name, lines.get(name, "")))
 

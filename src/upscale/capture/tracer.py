@@ -44,9 +44,14 @@ from torch.fx import _symbolic_trace as tracing
 from upscale.capture.attention import is_plain_self_attention, self_attention
 from upscale.capture.captured import is_own_dict, is_record
 from upscale.capture.in_place import AUGMENTED, NO_GRAD, WRITES
-from upscale.capture.records import PACKS, is_unwritable_tuple, maker_of
+from upscale.capture.records import PACKS, maker_of
 from upscale.tools.generated_code import let_texts_go
-from upscale.tools.versions import devices_traced, setter_of_buffers, tracing_flag
+from upscale.tools.versions import (
+    SETTER_OF_BUFFERS,
+    WRITES_NAMED_TUPLES,
+    devices_traced,
+    tracing_flag,
+)
 
 # What a proxy has of its own; to set anything else would be lost.
 SET = ("tracer", "node", "root", "attr", "_node")
@@ -144,9 +149,8 @@ def _patcher_of(here: Here) -> Callable[[], contextlib.AbstractContextManager[An
                 patch_method(owner, name, _only(here, new, getattr(owner, name)), *rest, **more)
 
             patcher.patch, patcher.patch_method = patch_here, patch_method_here
-            setter = setter_of_buffers()
-            if setter is not None:
-                patcher.patch_method(nn.Module, "__setattr__", setter)
+            if SETTER_OF_BUFFERS is not None:
+                patcher.patch_method(nn.Module, "__setattr__", SETTER_OF_BUFFERS)
             yield patcher
 
     return new_patcher
@@ -197,8 +201,8 @@ class Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def create_arg(self, a: Any) -> Any:
-        packs = is_own_dict(a) or is_record(a) or is_unwritable_tuple(a)
-        maker = maker_of(a) if packs else None
+        tuples = not WRITES_NAMED_TUPLES and isinstance(a, tuple) and hasattr(a, "_fields")
+        maker = maker_of(a) if tuples or is_own_dict(a) or is_record(a) else None
         if maker is None:
             return super().create_arg(a)
         args, kwargs = super().create_arg(maker.args), super().create_arg(maker.keywords)

@@ -1,21 +1,19 @@
 """Lowering: what masks bring about becomes steps, columns and zeros, one pass after the other.
 
 `place masks → find constants → fold → read gates → split sums → repeat`. Each pass takes a lowered
-flow and gives the next. Without output masks nothing is constant, and there is nothing to do.
+flow and gives the next. Without output masks nothing is constant: then nobody enters here.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from torch import nn
 
 from upscale import masking
 from upscale.capture import Captured
 from upscale.channels import Parameter, Positions, positions
-from upscale.errors import SelectionError
 from upscale.flow.analyse import analyse
 from upscale.lowering.constants import find_constants, fold_constants, numbers_met
 from upscale.lowering.gates import factors_met, read_gates
@@ -23,38 +21,32 @@ from upscale.lowering.lowered import Folding, Gating, Lowered, Masks
 from upscale.lowering.masks import place_masks
 from upscale.lowering.repeats import repeat_constants
 from upscale.lowering.sums import split_sums
-from upscale.model.layers import computes_weight, layers, parameter_names
 from upscale.selected.selection import Selection
 from upscale.subject import Subject
 
 Channels = tuple[int, ...]
 
 
-def lower(subject: Subject, selections: Sequence[Selection], sums: str) -> tuple[Subject, Lowered]:
-    """What is left to plan for once selections are applied, and the subject it is about.
+def lower(
+    subject: Subject, lowered: Lowered, selections: Sequence[Selection], sums: str
+) -> tuple[Subject, Lowered]:
+    """What is left to plan for once outputs are masked too, and the subject it is about.
 
     That is another where masks have to be held at run time: then the model is captured with what
     holds them.
     """
-    inputs = [each for each in selections if each.side == "input"]
-    chosen = reduce(operator.and_, inputs) if inputs else Selection(kept={})
     outputs = [each for each in selections if each.side == "output"]
     after = _masked_outputs(subject, outputs)
-    masks = place_masks(subject.model, subject.captured, after) if after else Masks()
-    if masks.held:
-        subject = subject.holding(masks.held)
-    lowered = Lowered(
-        subject.flow,
-        kept=_by_weight(subject, chosen.kept),
-        windows=_by_weight(subject, chosen.windows),
-        masks=masks,
-        unreached=_never_read(subject, outputs),
-        fixed=subject.captured.fixed,
-    )
-    _check_computed(subject, chosen)
+    named = {subject.weights[layer] for selection in outputs for layer in selection.kept}
+    unread = frozenset(name for name in named if Parameter(name) not in subject.flow.uses)
+    lowered = replace(lowered, unreached=unread)
     if not after:
         return subject, lowered
+    masks = place_masks(subject.model, subject.captured, after)
+    if masks.held:
+        subject = subject.holding(masks.held)
     model, captured = subject.model, subject.captured
+    lowered = replace(lowered, flow=subject.flow, masks=masks, fixed=captured.fixed)
     constants = find_constants(subject.flow, model, captured, masks, lowered.kept)
     lowered = fold_constants(lowered, model, captured, constants)
     lowered = read_gates(lowered, model, captured, constants)
@@ -87,36 +79,3 @@ def _masked_outputs(subject: Subject, outputs: Sequence[Selection]) -> dict[str,
         for name, gone in masking.outputs_gone(subject.model, selection, norms).items():
             after[name] = tuple(sorted({*after.get(name, ()), *gone}))
     return after
-
-
-def _by_weight(subject: Subject, kept: Mapping[str, Iterable[int]]) -> dict[str, Positions]:
-    """Columns by the value of the weight they are of."""
-    return {Parameter(subject.weights[layer]): positions(tuple(own)) for layer, own in kept.items()}
-
-
-def _never_read(subject: Subject, outputs: Sequence[Selection]) -> frozenset[str]:
-    """The weights that output selections name and nothing in the captured mode reads."""
-    named = {subject.weights[layer] for selection in outputs for layer in selection.kept}
-    return frozenset(name for name in named if Parameter(name) not in subject.flow.uses)
-
-
-def _check_computed(subject: Subject, chosen: Selection) -> None:
-    """Raise if a selection names a layer that computes its weight and cannot be pruned with it."""
-    computing = {
-        layer: module
-        for layer, module in layers(subject.model).items()
-        if layer in chosen.kept and computes_weight(module)
-    }
-    if not computing:
-        return
-    pruned = {layer.name for _, layer in subject.flow.layers}
-    owned = parameter_names(subject.model)
-    for layer, module in computing.items():
-        if subject.weights[layer] not in pruned and any(
-            Parameter(owned[id(parameter)]) in subject.flow.uses
-            for parameter in module.parameters()
-        ):
-            raise SelectionError(
-                f"{layer} computes its weight anew in every call and nothing here can be pruned "
-                "with it; make its weight permanent first, or leave it out of the selection"
-            )

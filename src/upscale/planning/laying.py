@@ -25,7 +25,7 @@ from upscale.flow.relations import GRID, Absorb, Carry, Fold, Line, Pass, Reduce
 from upscale.planning.layouts import Fetching, Layouts, is_slice, places, rooted, same
 from upscale.planning.orders import Ahead, Orders
 from upscale.planning.plan import Edge, GraphChanges, Piece, SizesRead
-from upscale.targets.target import LayerWork, PassWork, Pricing
+from upscale.targets.target import FetchWork, LayerWork, PassWork, Pricing
 
 # The positions of each line that a step reads, in order; of parameters, those it keeps.
 Wanted = dict[Line, Positions]
@@ -56,7 +56,7 @@ class Draft:
 class Written:
     """A draft, what it does to the graph and to parameters, and where it puts everything.
 
-    `price` is what it should take, in nanoseconds.
+    `price` is what it should take, in nanoseconds, `fetches` what it puts together at run time.
     """
 
     draft: Draft
@@ -64,6 +64,7 @@ class Written:
     cuts: Cuts
     layouts: Layouts
     price: float
+    fetches: tuple[FetchWork, ...]
 
 
 def write(draft: Draft, pricing: Pricing) -> Written:
@@ -81,8 +82,10 @@ def write(draft: Draft, pricing: Pricing) -> Written:
         groups=writer.groups,
         widths=writer.widths,
     )
-    price = pricing.price(draft.flow, writer.fetching.work)
-    return Written(draft, graph, writer.cuts, writer.layouts, price)
+    work = writer.fetching.work
+    price = pricing.price(draft.flow, work)
+    fetches = tuple(each for each in work if isinstance(each, FetchWork))
+    return Written(draft, graph, writer.cuts, writer.layouts, price, fetches)
 
 
 class _Writer:

@@ -146,6 +146,8 @@ class _Search:
     def widened(self, base: Written) -> Written:
         """The plan, or one in which layers read more than they keep, if that is cheaper."""
         draft = base.draft
+        if all(self._pricing.price(draft.flow, (each,)) < WORTH_IT for each in base.fetches):
+            return base  # there is nothing to save
         windows, saved = widen(draft.flow, draft.live, draft.read, base.layouts, self._pricing)
         if saved < WORTH_PLANNING * base.price:
             return base

@@ -160,8 +160,8 @@ class Cutter:
         if kept is not None and name in self._column_axes:
             axis, staying = self._column_axes[name], set(kept)
             columns = cuts.get(axis, range(tensor.shape[axis]))
-            if columns != kept:  # some are read beside those kept, and have weights of zero
-                gone = [place for place, column in enumerate(columns) if column not in staying]
+            gone = [place for place, column in enumerate(columns) if column not in staying]
+            if gone:  # some are read beside those kept, and have weights of zero
                 smaller = smaller.index_fill(axis, _as_index(gone, smaller.device), 0.0)
         if smaller.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
             smaller = smaller.clone()

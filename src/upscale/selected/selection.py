@@ -50,14 +50,6 @@ class Selection:
             if not set(self.kept.get(layer, window)) <= set(window):
                 raise SelectionError(f"{layer}: the window must hold every channel kept")
 
-    def kept_by(self, layer: str) -> tuple[int, ...] | None:
-        """The channels a layer keeps, or `None` if the selection does not name it."""
-        return self.kept.get(layer)  # type: ignore[return-value]  # frozen to tuples above
-
-    def read_by(self, layer: str) -> tuple[int, ...] | None:
-        """The channels a layer reads: those it keeps, and the rest of its window."""
-        return self.windows.get(layer, self.kept.get(layer))  # type: ignore[return-value]
-
     def with_kept(self, kept: Kept) -> Selection:
         """This selection with other lists for the layers given; their windows go.
 

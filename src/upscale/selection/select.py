@@ -14,6 +14,7 @@ import numpy as np
 from upscale.channels import Flags
 from upscale.errors import AmountWarning
 from upscale.lowering.lower import lower
+from upscale.lowering.lowered import Lowered
 from upscale.model.layers import layers, weight_of
 from upscale.selected.amounts import Reached
 from upscale.selected.selection import Selection
@@ -60,7 +61,11 @@ def select_channels(subject: Subject, options: Options) -> Selection:
         )
 
     def exported(kept: Mapping[str, Flags]) -> dict[str, float]:
-        return sizes.exported(lower(subject, (selected(kept, {}),), "split")[1])
+        asked = (selected(kept, {}),)
+        lowered = Lowered(flow, *subject.columns(asked))
+        if subject.masks or options.side == "output":
+            _, lowered = lower(subject, lowered, asked, "split")
+        return sizes.exported(lowered)
 
     def measure(kept: Mapping[str, Flags]) -> float:
         asked = amount.measure

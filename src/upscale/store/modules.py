@@ -114,13 +114,16 @@ def _arguments(module: nn.Module) -> dict[str, Any]:
 
 
 def _read(module: nn.Module, cls: type[nn.Module]) -> dict[str, Any]:
-    """The arguments of a constructor that a module keeps under their own names."""
+    """The arguments of a constructor that a module keeps under their own names.
+
+    Those that are as they are by default are left out: an older torch may not know of them.
+    """
     found: dict[str, Any] = {}
-    for name in inspect.signature(cls).parameters:
-        value = getattr(module, name, inspect.Parameter.empty)
+    for name, parameter in inspect.signature(cls).parameters.items():
+        value = getattr(module, name, parameter.default)
         if name in module._parameters:
             value = value is not None
-        if value is not inspect.Parameter.empty and not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) and repr(value) != repr(parameter.default):
             found[name] = value
     return found
 

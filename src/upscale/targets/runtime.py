@@ -135,7 +135,7 @@ def computing_on(threads: int) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def calibrate(target: Target, *, save: bool = True) -> Prices:
+def calibrate(target: Target) -> Prices:
     """Measure what operations cost where a target's runtime runs; a matter of seconds.
 
     The result is kept in the user's cache directory, and plans use it from then on.
@@ -146,8 +146,7 @@ def calibrate(target: Target, *, save: bool = True) -> Prices:
     runtime.check_installed()
     with computing_on(target.threads):
         prices = runtime.measure(target)
-    if save:
-        _write(_key(target, runtime), prices)
+    _write(_key(target, runtime), prices)
     return prices
 
 
@@ -160,9 +159,11 @@ def pricing_for(example: Example, target: Target | None) -> Pricing:
 
 def prices_of(target: Target) -> Prices:
     """The prices measured for a target on this machine, or its runtime's built-in ones."""
-    runtime = runtime_of(target)
+    runtime, kept = runtime_of(target), _kept()
+    if not kept:
+        return runtime.built_in
     try:
-        return Prices.from_json(_kept()[_key(target, runtime)])
+        return Prices.from_json(kept[_key(target, runtime)])
     except (ValueError, KeyError, TypeError, ImportError):
         return runtime.built_in
 

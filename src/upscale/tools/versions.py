@@ -1,8 +1,9 @@
 """What differs between versions of torch, and nothing else asks which one there is.
 
-The rest of the package calls what stands here. A name that only some versions have is looked for
-where it is needed, so the name itself is asked for and no number compared: a build from between
-two releases, or a patched one, is then known by what it can do.
+The rest of the package calls what stands here. What torch does is tried once, when this is
+imported: no trace asks again. A name that only some versions have is looked for where it is needed,
+so the name itself is asked for and no number compared: a build from between two releases, or a
+patched one, is then known by what it can do.
 
     older torch                                      newer torch
     a packed value's parts are `children_specs`      they are `children()`
@@ -23,6 +24,7 @@ import math
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, fx, nn
@@ -39,30 +41,16 @@ def tree_children(spec: TreeSpec) -> list[TreeSpec]:
     return list(spec.children_specs)  # type: ignore[attr-defined,unused-ignore]
 
 
-@contextlib.contextmanager
-def tracing_flag(here: Any) -> Iterator[None]:
-    """Let `here` be what torch.fx asks whether it traces, where all threads ask one and the same.
-
-    Newer versions keep a flag for each thread, which says so by itself.
-    """
-    held: Any = _symbolic_trace
-    if not hasattr(held, "_is_fx_tracing_flag"):
-        yield
-        return
-    before = held._is_fx_tracing_flag
-    held._is_fx_tracing_flag = here
-    try:
-        yield
-    finally:
-        held._is_fx_tracing_flag = before
+# Lets its argument be what torch.fx asks whether it traces, where all threads ask one and the same.
+# Newer versions keep a flag for each thread, which says so by itself.
+tracing_flag: Callable[[Any], contextlib.AbstractContextManager[Any]] = (
+    functools.partial(mock.patch.object, _symbolic_trace, "_is_fx_tracing_flag")
+    if hasattr(_symbolic_trace, "_is_fx_tracing_flag")
+    else contextlib.nullcontext
+)
 
 
-@functools.cache
-def setter_of_buffers() -> Callable[[nn.Module, str, Any], None] | None:
-    """What to put in place of `Module.__setattr__` while tracing; `None` if torch's own will do.
-
-    Older versions refuse `self.count += 1`, where the sum is a proxy and the count a buffer.
-    """
+def _setter_of_buffers() -> Callable[[nn.Module, str, Any], None] | None:
     holder = nn.Module()
     holder.register_buffer("held", None)
     stand_in: Any = fx.Proxy(fx.Graph().placeholder("held"))
@@ -83,6 +71,10 @@ def _set_buffer(module: nn.Module, name: str, value: Any) -> None:
         _set_attribute(module, name, value)
 
 
+# What to put in place of `Module.__setattr__` while tracing; `None` if torch's own will do. Older
+# versions refuse `self.count += 1`, where the sum is a proxy and the count a buffer.
+SETTER_OF_BUFFERS = _setter_of_buffers()
+
 # What makes tensors on a device that is asked for.
 MAKERS = (
     *("arange", "as_tensor", "empty", "empty_like", "eye", "full", "full_like", "linspace"),
@@ -93,12 +85,8 @@ MAKERS = (
 
 
 @contextlib.contextmanager
-def devices_traced() -> Iterator[None]:
-    """Let what makes tensors take a proxy for a device, which older versions refuse.
-
-    For calls without a proxy nothing changes, so that other threads notice nothing.
-    """
-    own = {name: getattr(torch, name) for name in MAKERS} if _refuses_devices() else {}
+def _devices_asked() -> Iterator[None]:
+    own = {name: getattr(torch, name) for name in MAKERS}
     for name, maker in own.items():
         setattr(torch, name, _asking(maker))
     try:
@@ -108,7 +96,6 @@ def devices_traced() -> Iterator[None]:
             setattr(torch, name, maker)
 
 
-@functools.cache
 def _refuses_devices() -> bool:
     stand_in: Any = fx.Proxy(fx.Graph().placeholder("device"))
     try:
@@ -129,6 +116,13 @@ def _asking(maker: Callable[..., Any]) -> Callable[..., Any]:
     return asking
 
 
+# Lets what makes tensors take a proxy for a device, which older versions refuse. For calls without
+# a proxy nothing changes, so that other threads notice nothing.
+devices_traced: Callable[[], contextlib.AbstractContextManager[None]] = (
+    _devices_asked if _refuses_devices() else contextlib.nullcontext
+)
+
+
 @contextlib.contextmanager
 def attributes_put_back(module: nn.Module) -> Iterator[None]:
     """What `torch.export` runs a model within: what it sets of its attributes is taken back.
@@ -147,13 +141,15 @@ def attributes_put_back(module: nn.Module) -> Iterator[None]:
             vars(held).update(attributes)
 
 
-@functools.cache
-def writes_named_tuples() -> bool:
-    """Whether code that torch generates knows the class of a named tuple that it returns."""
+def _writes_named_tuples() -> bool:
     kind = namedtuple("kind", ["part"])
     graph = fx.Graph()
     graph.output(kind(graph.placeholder("part")))
     return kind in graph.python_code("self").globals.values()
+
+
+# Whether code that torch generates knows the class of a named tuple that it returns.
+WRITES_NAMED_TUPLES = _writes_named_tuples()
 
 
 class GuardsFn(nn.Module):

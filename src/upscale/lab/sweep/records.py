@@ -10,6 +10,7 @@ import io
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -69,17 +70,24 @@ class Records:
             raise RecordsError(f"{path} is no file: nothing has been measured yet")
         try:
             # Every statement is a transaction of its own, on disk before it returns.
-            self._file = sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None)
-            self._file.execute("PRAGMA synchronous = EXTRA")
-            version = self._file.execute("PRAGMA user_version").fetchone()[0]
-            tables = {name for (name,) in self._file.execute("SELECT name FROM sqlite_master")}
-            if version == 0 and fresh and not tables - OURS:
-                self._file.execute(TABLE)
-                self._file.execute(f"PRAGMA user_version = {VERSION}")
-            elif version != VERSION:
-                raise RecordsError(f"{path} holds no records of a sweep that this version reads")
+            file = sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None)
+            with ExitStack() as closing:
+                closing.callback(file.close)
+                self._file = file
+                self._set_up(fresh)
+                closing.pop_all()
         except sqlite3.Error as error:
             raise RecordsError(f"{path} is no file of records: {error}") from error
+
+    def _set_up(self, fresh: bool) -> None:
+        self._file.execute("PRAGMA synchronous = EXTRA")
+        version = self._file.execute("PRAGMA user_version").fetchone()[0]
+        tables = {name for (name,) in self._file.execute("SELECT name FROM sqlite_master")}
+        if version == 0 and fresh and not tables - OURS:
+            self._file.execute(TABLE)
+            self._file.execute(f"PRAGMA user_version = {VERSION}")
+        elif version != VERSION:
+            raise RecordsError(f"{self.path} holds no records of a sweep that this version reads")
 
     def __enter__(self) -> Records:
         return self
