@@ -28,6 +28,8 @@ BATCH = (2, 3)
 FREE = ((64, 96), (128, 160), (192, 224), (256, 288))
 # Where a file leaves a size free that the rest of it takes for granted, these are tried for it.
 GUESSES = (48, 32, 224, 320, 640)
+# Guessing ends when so many times the nodes of the file were visited.
+TURNS = 2
 QUANTISED = re.compile("Quantize|Quantise|Integer|^QLinear")
 
 
@@ -77,14 +79,15 @@ def from_onnx(
     """
     model = read_model(path)
     failed: OnnxError | None = None
+    visited = list[str]()
     try:
         for sizes in _assignments(model, shapes or {}):
             try:
-                return _imported(model, sizes)
+                return _imported(model, sizes, visited)
             except OnnxError as error:
-                if getattr(error, "refused", False):
-                    raise
                 failed = failed or error
+                if getattr(error, "refused", False) or len(visited) > TURNS * len(model.graph.node):
+                    break
     except OnnxError as error:
         raise OnnxError(f"{Path(path)}: {error}") from (error.__cause__ or error)
     except Exception as error:  # a damaged file breaks what any of its parts is taken to be
@@ -166,7 +169,7 @@ def _dims(given: Any) -> list[str | int]:
     ]  # fmt: skip
 
 
-def _imported(model: Any, sizes: Runs) -> fx.GraphModule:
+def _imported(model: Any, sizes: Runs, visited: list[str]) -> fx.GraphModule:
     """The module of a file, built while its free sizes are taken to be those given."""
     opset, graph = opset_of(model), fx.Graph()
     held = sum(int(np.prod(own.dims, initial=1)) for own in model.graph.initializer)
@@ -189,6 +192,7 @@ def _imported(model: Any, sizes: Runs) -> fx.GraphModule:
         example.append((own.name, tuple(sizes[own.name][0]), dtype))
     for place, node in enumerate(model.graph.node):
         build.current = place
+        visited.append(node.op_type)
         _visit(node, values, build, opset, made)
     nodes = []
     for own in model.graph.output:
