@@ -187,7 +187,8 @@ class Serve(_Relates):
         self._derive(out=self.by if self.makes else None, cuts=parameters)
 
     def _served(self, live: Live) -> Flags:
-        return np.logical_or.reduce(live[self.by].reshape(self.blocks, -1), axis=1)
+        needed: Flags = np.asarray(live[self.by].reshape(self.blocks, -1).any(axis=1))
+        return needed
 
     def need(self, live: Live, kept: Kept) -> None:
         """The blocks that serve what is needed."""
