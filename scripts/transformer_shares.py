@@ -181,7 +181,8 @@ def prunable(model: nn.Module, found: upscale.Survey) -> float:
         if id(weight) not in looked_up and each.why_inputs != "they are the model's input":
             counted.add(id(weight))
             total += each.weights
-            leaving += each.weights if each.inputs_leave or each.outputs_leave else 0
+            named = each.kind != "parameter"  # the others no selection can name
+            leaving += each.weights if named and (each.inputs_leave or each.outputs_leave) else 0
     for module in model.modules():  # what a survey does not see at all is not prunable
         own = getattr(module, "weight", None)
         known = counted | looked_up

@@ -107,7 +107,8 @@ class Attention(nn.Module):
             key, value = self._repeated(key), self._repeated(value)
         seen = self._attend(query, key, value).transpose(1, 2)
         merged = seen.reshape(x.shape[0], x.shape[1], b.heads * b.group * b.width)
-        return self.end(self.project(merged) + x)
+        made: Tensor = self.end(self.project(merged) + x)
+        return made
 
     def _apart(self, x: Tensor) -> list[Tensor]:
         source = x.flip(1) if self.block.cross else x
@@ -131,7 +132,8 @@ class Attention(nn.Module):
 
     def _normed(self, x: Tensor) -> Tensor:
         if self.block.normed == "layer":
-            return self.norm(x)
+            normed: Tensor = self.norm(x)
+            return normed
         if self.block.normed == "root":
             return self.scale * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
         return x

@@ -1,4 +1,4 @@
-"""Self-attention, and encoders made of it, written out, so that heads can be followed and pruned."""
+"""Self-attention, and encoders made of it, written out: so heads can be followed and pruned."""
 
 from __future__ import annotations
 

@@ -87,6 +87,7 @@ def trace_program(model: nn.Module, made: Program, *, functional: bool = False) 
         module = module_of(program)
     made.unpacking.pack(module.graph)
     _leave_out_checks(module.graph)
+    _repeat_groups(module.graph)
     _let_views_copy(module.graph)
     _say_what_is_bound(module.graph)
     targets = {str(n.target) for n in module.graph.nodes if n.op in ("get_attr", "call_module")}
@@ -103,6 +104,35 @@ def _say_what_is_shared(module: fx.GraphModule) -> None:
         if node.target in DROPOUTS and node.args[2] is False:
             node.target, node.args = aten.alias.default, node.args[:1]
     module.recompile()
+
+
+def _repeat_groups(graph: fx.Graph) -> None:
+    """Repeat the keys and values of groups where attention itself would: so they are followed.
+
+    A query head finds its key-value head by its number, which is another once heads have left.
+    """
+    attention = aten.scaled_dot_product_attention.default
+    for node in graph.find_nodes(op="call_function", target=attention):
+        heads = [_heads_of(part) for part in node.args[:3]]
+        if not node.kwargs.get("enable_gqa") or not all(heads):
+            continue
+        queries, keys, values = node.args[:3]
+        with graph.inserting_before(node):
+            repeated = [
+                graph.call_function(aten.repeat_interleave.self_int, (part, heads[0] // own, -3))
+                for part, own in ((keys, heads[1]), (values, heads[2]))
+            ]
+        for new in repeated:
+            new.meta.update({key: node.meta[key] for key in ("stack_trace",) if key in node.meta})
+        node.args = (queries, *repeated, *node.args[3:])
+        node.kwargs = {key: own for key, own in node.kwargs.items() if key != "enable_gqa"}
+
+
+def _heads_of(part: Any) -> int:
+    """How many heads a node makes, if that is a number; else none."""
+    shape = list(getattr(part.meta.get("val"), "shape", ()))
+    heads = shape[-3] if len(shape) > 2 else 0
+    return heads if isinstance(heads, int) else 0
 
 
 def _leave_out_checks(graph: fx.Graph) -> None:

@@ -170,8 +170,8 @@ class Absorb(_Relates):
 class Serve(_Relates):
     """Whole blocks of the lines read serve the blocks of a line, `by`: heads of attention.
 
-    A block of `by` of which anything is needed needs its block of every line read, whole and in
-    order. One that `makes` the line makes it of them: a line of heads, a position each.
+    What is needed of a block of `by` needs its block of every line read, whole and in order.
+    One that `makes` the line makes it of them: a line of heads, a position each.
     """
 
     by: Line
@@ -187,13 +187,12 @@ class Serve(_Relates):
         self._derive(out=self.by if self.makes else None, cuts=parameters)
 
     def _served(self, live: Live) -> Flags:
-        return np.logical_or.reduce(live[self.by].reshape(self.blocks, -1), axis=1)
+        return np.asarray(live[self.by].reshape(self.blocks, -1).any(axis=1))
 
     def need(self, live: Live, kept: Kept) -> None:
         """The blocks that serve what is needed."""
-        for line in self.reads:
-            if line in live:
-                live[line].reshape(self.blocks, -1)[self._served(live)] = True
+        for line in live.keys() & set(self.reads):
+            live[line].reshape(self.blocks, -1)[self._served(live)] = True
 
     def blocks_read(self, live: Live, size: int) -> Positions:
         """The positions, of a line of this size, of all blocks that serve what is needed."""

@@ -302,8 +302,9 @@ def repeat_spread(call: Call, walk: Walk, value: str) -> None:
     heads, out = walk.splits[value], call.outs[0]
     repeats, dim = call.arguments.get("repeats"), call.arguments.get("dim")
     axes = heads.grid.axes
-    whole = isinstance(repeats, int) and dim is not None
-    if heads.computed or not whole or axes[dim % len(axes)] is not None:
+    if heads.computed or not (isinstance(repeats, int) and isinstance(dim, int)):
+        raise Declined(SPREAD)
+    if axes[dim % len(axes)] is not None:
         raise Declined(SPREAD)
     positions = heads.positions.repeat(repeats, axis=axes[: dim % len(axes)].count(None))
     grid = HeadGrid(axes, positions.shape)

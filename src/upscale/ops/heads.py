@@ -45,7 +45,7 @@ def by_heads(call: Call, walk: Walk, values: Sequence[str], *, batch: int) -> bo
     """
     (out,) = call.outs
     rank = len(walk.shape(out))
-    found = set()
+    found = set[int]()
     for value in values:
         behind = rank - len(walk.shape(value))
         axis = head_axis(walk, value)
