@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from upscale.api import plan_for
 from upscale.capture import Captured
-from upscale.channels import Parameter, positions
+from upscale.channels import Flags, Parameter, positions
 from upscale.errors import AmountWarning
 from upscale.flow.channel_flow import ChannelFlow, Frozen
 from upscale.flow.liveness import find_live
-from upscale.flow.relations import Reduce
+from upscale.flow.relations import Line, Reduce
 from upscale.model.accepting import ordinary_tensors
 from upscale.model.layers import columns, layers, weight_of
 from upscale.planning import Way
@@ -142,12 +142,16 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
     )
 
 
+def needed_rows(flow: ChannelFlow) -> Mapping[Line, Flags]:
+    """What is live of every line when all layers drop all their columns."""
+    return find_live(flow, {layer.layer: positions(()) for _, layer in flow.layers}).lines
+
+
 def _layers(subject: Subject) -> tuple[tuple[LayerSurvey, ...], tuple[LayerSurvey, ...]]:
     """Every layer that the model reaches, and the weights it multiplies by that are no layer's."""
     model, captured, flow = subject.model, subject.captured, subject.flow
     reductions = {layer.name: layer for _, layer in flow.layers}
-    # What is live of every line when all layers drop all their columns.
-    needed = find_live(flow, {layer.layer: positions(()) for _, layer in flow.layers}).lines
+    needed = needed_rows(flow)
 
     def view(name: str, kind: str, weight: Tensor, inputs: int, relation: Reduce) -> LayerSurvey:
         inputs_leave = relation.read in flow.classes and not relation.channelwise
