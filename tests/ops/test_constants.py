@@ -18,7 +18,7 @@ from upscale.capture import Captured, Example, capture
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.known import Known
-from upscale.flow.relations import GRID, Line
+from upscale.flow.lines import GRID, Line
 from upscale.lowering.constants import find_constants
 from upscale.lowering.lowered import Masks
 from upscale.ops.table import OPERATIONS

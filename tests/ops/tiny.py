@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from upscale.capture import Captured, Example, capture
 from upscale.flow.analyse import analyse
-from upscale.flow.relations import Absorb, Carry, Fold, Line, Pass, Reduce, Relation, Serve
+from upscale.flow.lines import Line
+from upscale.flow.relations import Absorb, Carry, Fold, Pass, Reduce, Relation, Serve
 
 Made = Callable[[nn.Module, Tensor], Any]
 

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from upscale.channels import Parameter, Positions
-from upscale.flow.grids import HeadGrid
-from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
+from upscale.flow.lines import HeadGrid, Line
+from upscale.flow.relations import Carry, Fold, Pass, Reduce, Relation, Select
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ import numpy as np
 
 from upscale.channels import Flags, Parameter, Places, Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
-from upscale.flow.relations import Kept, Line, Live, Select
+from upscale.flow.lines import Line
+from upscale.flow.relations import Kept, Live, Select
 
 
 @dataclass(frozen=True, slots=True)

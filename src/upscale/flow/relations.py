@@ -8,8 +8,7 @@ There are seven relations, and each says of itself, once:
 
 - `need`: which positions of what it reads are needed, given those needed of its result;
 - `wants`: which positions it reads, and whether it needs them in their own order;
-- `tie`: the classes of its result, given those of what it reads; `None` if they are its own.
-
+- `tie`: the classes of its result, given those of what it reads; `None` if they are its own;
 - `moved`: where each position of its result is taken from, if it moves data and no more;
 - `followed`: the same where each position follows one of a single line, computed with or not.
 
@@ -32,24 +31,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from upscale.channels import Flags, Parameter, Positions
+from upscale.flow.lines import Line
 
 if TYPE_CHECKING:
     from upscale.flow.channel_flow import Classes
-
-GRID = -1
-
-
-class Line(NamedTuple):
-    """One axis of one value; or, with axis `GRID`, several axes that carry channels together."""
-
-    value: str
-    axis: int
-
 
 Live = Mapping[Line, Flags]
 Kept = Mapping[str, Positions]

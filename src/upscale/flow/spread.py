@@ -34,8 +34,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from upscale.capture import Call, Ref
 from upscale.channels import Positions
-from upscale.flow.grids import HeadGrid
-from upscale.flow.relations import GRID, Line
+from upscale.flow.lines import GRID, HeadGrid, Line
 from upscale.flow.walk import Declined, Walk
 
 SPREAD = "its channels are spread over several axes"

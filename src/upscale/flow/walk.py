@@ -19,8 +19,8 @@ from upscale.capture import Call
 from upscale.channels import Parameter, Positions
 from upscale.flow import relations
 from upscale.flow.channel_flow import Classes
-from upscale.flow.grids import HeadGrid
-from upscale.flow.relations import GRID, Line, Reduce, Relation
+from upscale.flow.lines import GRID, HeadGrid, Line
+from upscale.flow.relations import Reduce, Relation
 
 if TYPE_CHECKING:
     from upscale.flow.spread import Split

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from upscale.channels import Parameter
-from upscale.flow.relations import GRID
+from upscale.flow.lines import GRID
 from upscale.flow.spread import stays_spread
 from upscale.ops.heads import by_heads, head_axis, in_heads
 from upscale.ops.layers import MIXES_CHANNELS, matrix_product

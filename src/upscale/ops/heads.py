@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from upscale.flow.relations import GRID
+from upscale.flow.lines import GRID
 from upscale.flow.spread import SPREAD
 from upscale.ops.table import Call, Declined, Line, Walk
 

@@ -20,8 +20,9 @@ import numpy as np
 from upscale.channels import Parameter, Positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.lines import GRID, Line
 from upscale.flow.liveness import Liveness, Want
-from upscale.flow.relations import GRID, Absorb, Carry, Fold, Line, Pass, Reduce, Select, Serve
+from upscale.flow.relations import Absorb, Carry, Fold, Pass, Reduce, Select, Serve
 from upscale.planning.layouts import Fetching, Layouts, is_slice, places, rooted, same
 from upscale.planning.orders import Ahead, Orders
 from upscale.planning.plan import Edge, GraphChanges, Piece, SizesRead

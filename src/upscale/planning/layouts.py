@@ -17,8 +17,8 @@ import numpy as np
 
 from upscale.channels import Flags, Positions
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.grids import HeadGrid
-from upscale.flow.relations import GRID, Line, Live, Select
+from upscale.flow.lines import GRID, HeadGrid, Line
+from upscale.flow.relations import Live, Select
 from upscale.planning.plan import Edge, Piece, SizesRead, Spread
 from upscale.targets.prices import MOST_ZEROS
 from upscale.targets.target import Fetched, FetchWork, Pricing, Work

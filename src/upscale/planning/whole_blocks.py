@@ -18,8 +18,9 @@ import numpy as np
 
 from upscale.channels import Flags, Parameter, Places, Positions
 from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.lines import GRID, Line
 from upscale.flow.liveness import Liveness, find_live, wants_of
-from upscale.flow.relations import GRID, Line, Reduce
+from upscale.flow.relations import Reduce
 from upscale.planning.laying import Draft
 from upscale.planning.orders import order_classes
 from upscale.targets.target import Fetched, Pricing

@@ -14,8 +14,9 @@ from upscale.capture import Captured
 from upscale.channels import Flags, Parameter, positions
 from upscale.errors import AmountWarning
 from upscale.flow.channel_flow import ChannelFlow, Frozen
+from upscale.flow.lines import Line
 from upscale.flow.liveness import find_live
-from upscale.flow.relations import Line, Reduce
+from upscale.flow.relations import Reduce
 from upscale.model.accepting import ordinary_tensors
 from upscale.model.layers import columns, layers, weight_of
 from upscale.planning import Way

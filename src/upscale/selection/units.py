@@ -15,7 +15,7 @@ import numpy as np
 
 from upscale.channels import Positions, positions
 from upscale.flow.channel_flow import ChannelFlow, Classes
-from upscale.flow.relations import Line
+from upscale.flow.lines import Line
 from upscale.flow.segments import find_segments
 
 

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from upscale.errors import TargetError
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.relations import GRID, Line, Reduce
+from upscale.flow.lines import GRID, Line
+from upscale.flow.relations import Reduce
 from upscale.targets.prices import WORTH_A_GATHER, WORTH_IT, Prices
 
 # Every runtime is a module, `on_NAME.py` in this folder, which `runtime_of` imports when somebody

@@ -1,12 +1,25 @@
-"""Grids: channels that lie along several axes of a value at once. No torch."""
+"""Lines: the axes along which channels are told apart; and grids, where they lie along several.
+
+No torch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from upscale.channels import Positions
+
+GRID = -1
+
+
+class Line(NamedTuple):
+    """One axis of one value; or, with axis `GRID`, several axes that carry channels together."""
+
+    value: str
+    axis: int
 
 
 @dataclass(frozen=True, slots=True)
