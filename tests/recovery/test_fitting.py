@@ -15,9 +15,9 @@ from upscale.recovery.moments import Moments
 CPU = torch.device("cpu")
 
 
-def moments(rows: Tensor, targets: Tensor, weights: Tensor | None = None) -> Moments:
+def moments(rows: Tensor, targets: Tensor) -> Moments:
     found = Moments.none(len(rows), rows.shape[2], targets.shape[2], CPU)
-    found.add(rows, targets, rows.new_ones(rows.shape[1], 1) if weights is None else weights)
+    found.add(rows, targets)
     return found
 
 
@@ -56,15 +56,6 @@ def test_the_error_of_sums_is_that_of_rows() -> None:
     mean, variance = moments(x, targets).spread(weight)
     assert torch.allclose(mean, (x @ weight).mean(dim=1))
     assert torch.allclose(variance, (x @ weight).var(dim=1, unbiased=False))
-
-
-def test_a_row_counts_as_often_as_its_weight_says() -> None:
-    x, targets = drawn()
-    times = torch.randint(0, 4, (x.shape[1],))
-    weighed = moments(x, targets, times[:, None].double())
-    repeated = moments(*(own.repeat_interleave(times, dim=1) for own in (x, targets)))
-    for name in ("count", "inputs", "targets", "gram", "cross", "energy"):
-        assert torch.allclose(getattr(weighed, name), getattr(repeated, name)), name
 
 
 def test_what_the_data_says_nothing_about_stays() -> None:

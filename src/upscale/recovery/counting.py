@@ -6,8 +6,8 @@ see, and what it is judged by.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -29,36 +29,30 @@ Parts = tuple[Moments, Moments]
 class Read:
     """Rows of a batch, what to make of them, and what that is added to, all by group and sample.
 
-    `weights` say how much each row counts, by sample. A fit may see the first `seen` samples; the
-    others are held out.
+    A fit may see the first `seen` samples; the others are held out.
     """
 
     rows: Tensor
     wanted: Tensor
     met: Tensor
-    weights: Tensor
     seen: int
 
     @property
-    def parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """What may be seen and what is held out, as groups × rows × numbers; weights last."""
+    def parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """What may be seen and what is held out, as groups × rows × numbers."""
         for own in (slice(None, self.seen), slice(self.seen, None)):
             rows, wanted, met = (
                 x[:, own].flatten(1, 2) for x in (self.rows, self.wanted, self.met)
             )
-            yield rows, wanted, met, self.weights[own].reshape(-1, 1)
+            yield rows, wanted, met
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Two networks side by side, of which `unpruned` says what layers should make.
-
-    `weights` say for sites how much each place of each batch counts; of others all count alike.
-    """
+    """Two networks side by side, of which `unpruned` says what layers should make."""
 
     beside: SideBySide
     unpruned: nn.Module
-    weights: Mapping[str, Sequence[Tensor]] = field(default_factory=dict)
 
     def of_layer(self, sites: Iterable[Site], columns: Tensor) -> Parts:
         """The sums of a layer over all its calls, for some columns of its weight."""
@@ -68,8 +62,8 @@ class Counting:
         parts = self._none(groups, len(columns) * taps, outputs, weight)
         for site in own:
             for read in self._read(site, columns):
-                for part, (rows, wanted, _, weights) in zip(parts, read.parts, strict=True):
-                    part.add(rows, wanted, weights)
+                for part, (rows, wanted, _) in zip(parts, read.parts, strict=True):
+                    part.add(rows, wanted)
         return parts[0].reduced(), parts[1].reduced()
 
     def allowed(
@@ -82,9 +76,9 @@ class Counting:
         """
         renewed = parts[0].without_targets(), parts[1].without_targets()
         for read in self._read(site, columns):
-            for part, (rows, wanted, met, weights) in zip(renewed, read.parts, strict=True):
+            for part, (rows, wanted, met) in zip(renewed, read.parts, strict=True):
                 made = rows @ weight.to(rows) + shift[:, None].to(rows)
-                part.add_targets(rows, cut.nearest(wanted, made, met), weights)
+                part.add_targets(rows, cut.nearest(wanted, made, met))
         return renewed[0].reduced(*TARGETS), renewed[1].reduced(*TARGETS)
 
     def of_norm(self, norm: Norm, operand: str) -> Parts:
@@ -99,10 +93,9 @@ class Counting:
                 _wide_enough(own).reshape(*own.shape[:2], -1, 1).transpose(0, 1)
                 for own in (read, made)
             )
-            alike = rows.new_ones(rows.shape[1:3])
-            read = Read(rows, wanted, wanted, alike, self._seen(rows.shape[1], batch))
-            for part, (rows, wanted, _, weights) in zip(parts, read.parts, strict=True):
-                part.add(rows, wanted, weights)
+            read = Read(rows, wanted, wanted, self._seen(rows.shape[1], batch))
+            for part, (rows, wanted, _) in zip(parts, read.parts, strict=True):
+                part.add(rows, wanted)
         return parts[0].reduced(), parts[1].reduced()
 
     def spread(self, site: Site) -> tuple[Tensor, Tensor]:
@@ -112,7 +105,7 @@ class Counting:
             value = self.beside.value(PRUNED, site.node, batch)
             made = _wide_enough(site.geometry.by_channel(value)).flatten(0, 1).T[:, :, None]
             total = total or Moments.none(len(made), 1, 1, made.device)
-            total.add(made, made, made.new_ones(made.shape[1], 1))
+            total.add(made, made)
         assert total is not None
         total.reduced()
         mean, variance = total.spread(torch.ones_like(total.gram))
@@ -149,16 +142,7 @@ class Counting:
                 target = target + (full - met)
             read = _wide_enough(self.beside.value(PRUNED, site.read, batch))
             rows = geometry.rows(read, columns, places).permute(2, 0, 1, 3, 4).flatten(3)
-            weights = self._weights(site, batch, places, rows)
-            seen = self._seen(rows.shape[1], batch)
-            yield Read(rows, by_group(target), by_group(met), weights, seen)
-
-    def _weights(self, site: Site, batch: int, places: Tensor | None, rows: Tensor) -> Tensor:
-        """How much each row of a batch counts, as samples × places."""
-        if site.node not in self.weights:
-            return rows.new_ones(rows.shape[1:3])
-        own = self.weights[site.node][batch].to(rows)
-        return own if places is None else own[:, places]
+            yield Read(rows, by_group(target), by_group(met), self._seen(rows.shape[1], batch))
 
     def _seen(self, samples: int, batch: int) -> int:
         """How many samples of a batch a fit may see; of small batches every fifth is held out."""

@@ -44,24 +44,21 @@ class Moments:
             energy=zeros(groups, outputs),
         )
 
-    def add(self, rows: Tensor, targets: Tensor, weights: Tensor) -> None:
+    def add(self, rows: Tensor, targets: Tensor) -> None:
         """Count in rows, as groups × rows × columns, and their targets, as groups × rows × outputs.
 
-        Each counts as often as its weight says; weights are rows × 1. Products are taken in the
-        precision of the rows, and summed in double precision.
+        Products are taken in the precision of the rows, and summed in double precision.
         """
-        self.count += weights.sum()
-        weighed = rows * weights
-        self.inputs += weighed.sum(dim=1)
-        self.gram += weighed.transpose(1, 2) @ rows
-        self.add_targets(rows, targets, weights)
+        self.count += rows.shape[1]
+        self.inputs += rows.sum(dim=1)
+        self.gram += rows.transpose(1, 2) @ rows
+        self.add_targets(rows, targets)
 
-    def add_targets(self, rows: Tensor, targets: Tensor, weights: Tensor) -> None:
+    def add_targets(self, rows: Tensor, targets: Tensor) -> None:
         """Count in the targets of rows that are counted already."""
-        weighed = targets * weights
-        self.targets += weighed.sum(dim=1)
-        self.cross += rows.transpose(1, 2) @ weighed
-        self.energy += (weighed * targets).sum(dim=1)
+        self.targets += targets.sum(dim=1)
+        self.cross += rows.transpose(1, 2) @ targets
+        self.energy += targets.square().sum(dim=1)
 
     def without_targets(self) -> Moments:
         """The sums of the same rows, without targets yet."""

@@ -25,7 +25,6 @@ from upscale.recovery.biases import with_biases
 from upscale.recovery.given import check_responds, taken_batches
 from upscale.recovery.growing import check_made_of, grown
 from upscale.recovery.refitting import Refit, Refitting, few_rows
-from upscale.recovery.sensitivity import place_weights
 from upscale.recovery.shelf import MEMORY, Shelf
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
 from upscale.recovery.sites import find_sites
@@ -182,10 +181,9 @@ def _refitted(
     pruned = masking.mask(pruned, Selection(kept=left))
     models = {UNPRUNED: reference, PRUNED: pruned}
     masked = masked_nodes(aim.captured, pruned) | reading(aim.captured, {names[n] for n in left})
-    weights = place_weights(aim.captured, reference, inputs, sites)
     with torch.no_grad(), Shelf(memory) as shelf:
         beside = SideBySide(aim.captured, models, inputs, shelf, masked)
-        run = Refitting(beside, models, sites, norms, kept, weights, choose, tell)
+        run = Refitting(beside, models, sites, norms, kept, choose, tell)
         run.run()
     unfitted = multiplying(aim.captured, beside.apart) - fitted - {names[layer] for layer in left}
     layer_of = {weight: layer for layer, weight in reversed(names.items())}

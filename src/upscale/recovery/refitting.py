@@ -11,7 +11,7 @@ of them with the old weights, fits, and goes back to the first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -48,8 +48,7 @@ class Refit:
 class Refitting:
     """Two networks, what can be fitted in them, and the columns that weights keep.
 
-    `weights` say how much an error at each place of each site matters. With `choosing`, `kept` says
-    only how many columns: which they are is decided where a layer is met.
+    With `choosing`, `kept` says only how many: which they are is decided where a layer is met.
     """
 
     beside: SideBySide
@@ -57,14 +56,13 @@ class Refitting:
     sites: Mapping[str, Site]
     norms: Mapping[str, Norm]
     kept: dict[str, tuple[int, ...]]
-    weights: Mapping[str, Sequence[Tensor]]
     choosing: bool
     tell: Callable[[int, int], None]
     refits: list[Refit] = field(default_factory=list)
 
     @property
     def _counting(self) -> Counting:
-        return Counting(self.beside, self.models[UNPRUNED], self.weights)
+        return Counting(self.beside, self.models[UNPRUNED])
 
     def run(self) -> None:
         """Run both networks to the end, and fit on the way."""

@@ -6,18 +6,14 @@ random signs v, the gradient g of v·f says how far, without ever forming J:
     E‖J·δ‖²  =  E(vᵀJ·δ)²  ≈  Σ g²·δ²        if errors at different places have nothing in common
 
 So one backward pass gives for each channel of each layer a factor: its g², summed over places and
-averaged over samples. Errors times these factors can be compared between layers. And summed over
-channels it says which places of which samples matter: an error in the corner of a picture of a
-dog may move nothing, one at its snout much.
+averaged over samples. Errors times these factors can be compared between layers.
 """
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import prod
 from typing import Any
 
 import torch
@@ -26,14 +22,12 @@ from torch import Tensor, fx, nn
 from upscale.capture import Captured, Example, OwnDraws, tensors_in
 from upscale.recovery import processes
 from upscale.recovery.fitting import TINY
-from upscale.recovery.shelf import MEMORY, Shelf
+from upscale.recovery.shelf import Shelf
 from upscale.recovery.side_by_side import UNPRUNED, SideBySide
 from upscale.recovery.sites import Site
 
 # So many samples are enough for a factor; batches behind them are not looked at.
 SAMPLES = 128
-# No place counts less than this share of the average one.
-LEAST = 1e-2
 
 
 def sensitivities(
@@ -53,44 +47,6 @@ def sensitivities(
         made.append([output.double() for output in outputs])
     varied = sum(_variation(outputs) for outputs in zip(*made, strict=True))
     return {n: processes.summed(total) / max(varied, TINY) for n, total in sorted(totals.items())}
-
-
-def place_weights(
-    captured: Captured,
-    model: nn.Module,
-    batches: Sequence[Example],
-    sites: Mapping[str, Site],
-    memory: int = MEMORY,
-) -> dict[str, list[Tensor]]:
-    """For each site and batch how much an error at each place matters, as samples × places.
-
-    That is the length of g, 1 on average: one draw of signs says it too roughly for its square.
-    None of a site of which it is not known for every batch, nor where one batch would take more
-    than so many bytes of memory, of which none can lie on disk.
-    """
-    if _bytes_of_run(captured, batches) > memory:
-        return {}
-    found: dict[str, list[Tensor]] = defaultdict(list)
-    try:
-        for _, slopes in _looked_at(captured, model, batches, sites):
-            for site, slope in slopes:
-                found[site.node].append(site.geometry.by_channel(slope.float()).norm(dim=2))
-    except RuntimeError:
-        return {}  # what is written over in a run for inference alone cannot be gone back through
-    weights: dict[str, list[Tensor]] = {}
-    for node, own in sorted(found.items()):
-        sums = [x.new_tensor([float(x.sum()), x.numel()], dtype=torch.float64) for x in own]
-        total, count = processes.summed(torch.stack(sums).sum(dim=0)).tolist()
-        if len(own) == len(batches) and total > 0:
-            weights[node] = [(x * (count / total)).clamp_min(LEAST) for x in own]
-    return weights
-
-
-def _bytes_of_run(captured: Captured, batches: Sequence[Example]) -> float:
-    """About what the largest batch takes in a run that can be gone back through: all is kept."""
-    example, *others = (sum(own.numel() for own in batch.tensors) for batch in batches)
-    numbers = sum(prod(shape) for shape in captured.sizes.values())
-    return 4.0 * numbers * max([example, *others]) / max(1, example)
 
 
 def _first(batches: Iterable[Example]) -> Iterator[Example]:
