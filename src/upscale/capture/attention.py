@@ -7,6 +7,8 @@ from typing import Any
 from torch import nn
 from torch.nn import functional as F
 
+ENCODERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
+
 
 def is_plain_self_attention(m: nn.MultiheadAttention, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether a call is self-attention without masks, weights asked for or added keys."""
@@ -42,7 +44,7 @@ def is_plain_encoder(m: nn.Module, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether a call is of one of torch's own encoders, or layers of one, and without masks."""
     options = [value for value in (*args[1:], *kwargs.values()) if not _says_nothing(value)]
     return (
-        type(m) in (nn.TransformerEncoder, nn.TransformerEncoderLayer)
+        type(m) in ENCODERS
         and len(args) > 0
         and not options
         and not (m._forward_hooks or m._forward_pre_hooks)

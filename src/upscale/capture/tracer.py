@@ -42,6 +42,7 @@ from torch import fx, nn
 from torch.fx import _symbolic_trace as tracing
 
 from upscale.capture.attention import (
+    ENCODERS,
     encoder,
     is_plain_encoder,
     is_plain_self_attention,
@@ -225,7 +226,7 @@ class Tracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         if isinstance(m, nn.MultiheadAttention) and is_plain_self_attention(m, args, kwargs):
             return self_attention(m, args[0])
-        if is_plain_encoder(m, args, kwargs):
+        if isinstance(m, ENCODERS) and is_plain_encoder(m, args, kwargs):
             return encoder(m, args[0])
         return super().call_module(m, forward, args, kwargs)
 
