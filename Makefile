@@ -66,6 +66,10 @@ random: $(STAMP)  ## 5,000 random networks, exported against masked
 masks: $(STAMP)  ## 1,000 random networks: the masks that users train against the oracle (a minute)
 	UPSCALE_NETWORKS=1000 $(BIN)/python -m pytest -q tests/verify/test_oracle.py -k users_train
 
+.PHONY: attention
+attention: $(STAMP)  ## 2,000 random attention blocks, exported against masked (half an hour)
+	UPSCALE_BLOCKS=2000 $(BIN)/python -m pytest -q tests/verbs/test_attention.py -k random_attention
+
 fuzz: $(STAMP)  ## 10,000 mutated files and 2,000 plans: the same model, or our own error
 	$(BIN)/python -m scripts.fuzz_store
 

@@ -2,6 +2,8 @@
 
 The same property as `tests/verbs/test_random_networks.py`, with a seed and without an end in
 sight, for masks on what layers read, on what they make, or on both.
+With `--recover` each network is first refitted on random inputs, with all that its plan reads, and
+the export held against the refitted model.
 With `--costly` the plans are those that prices speak against, which small networks never meet.
 Prints how many were wrong, crashed or were refused, and for each kind of failure the smallest
 network that shows it, as code. Run it with `make random`.
@@ -32,6 +34,7 @@ from trials.networks import (  # noqa: E402
     SIDES,
     Network,
     assert_exports_exactly,
+    assert_recovers_exactly,
     networks,
 )
 from upscale import UpscaleError  # noqa: E402
@@ -54,6 +57,7 @@ class Tally:
     """What happened so far. `smallest` holds shrunk networks by kind of failure."""
 
     total: int
+    check: Callable[[Network], None] = assert_exports_exactly
     began: float = field(default_factory=time.perf_counter)
     tried: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
@@ -67,7 +71,7 @@ class Tally:
         code = repr(network)
         if self.shrinking is not None:
             return self._fails_too(network, code)
-        kind, detail = outcome(network)
+        kind, detail = outcome(network, self.check)
         self.tried += 1
         if self.tried % 100 == 0:
             print(self, flush=True)
@@ -83,7 +87,7 @@ class Tally:
     def _fails_too(self, network: Network, code: str) -> bool:
         if time.perf_counter() > self.until:
             raise TimeUp
-        kind, detail = outcome(network)
+        kind, detail = outcome(network, self.check)
         if kind == self.shrinking:
             self.latest = (code, detail)
         return kind == self.shrinking
@@ -103,10 +107,10 @@ class Tally:
         return f"{self.tried:,} of {self.total:,} networks, {seconds:.0f} s: {found or 'all exact'}"
 
 
-def outcome(network: Network) -> tuple[str, str]:
+def outcome(network: Network, check: Callable[[Network], None]) -> tuple[str, str]:
     """The kind of failure, and what there is to say about it; two empty texts if exact."""
     try:
-        assert_exports_exactly(network)
+        check(network)
     except AssertionError as error:
         if not str(error).startswith(("relative", "the ")):
             return crash(error)
@@ -129,9 +133,11 @@ def crash(error: Exception) -> tuple[str, str]:
     return kind, "".join(traceback.format_exception(error))
 
 
-def run(total: int, first_seed: int, sides: tuple[str, ...]) -> Tally:
+def run(
+    total: int, first_seed: int, sides: tuple[str, ...], check: Callable[[Network], None]
+) -> Tally:
     """Try networks until there are enough; each failure ends a round and starts another."""
-    tally = Tally(total)
+    tally = Tally(total, check)
     rounds = 0
     while tally.tried < total:
         try:
@@ -172,11 +178,13 @@ def main() -> int:
         "--sides", nargs="+", choices=SIDES, default=SIDES, help="where masks are (default: any)"
     )
     parser.add_argument("--costly", action="store_true", help="plans take every other draft")
+    parser.add_argument("--recover", action="store_true", help="refit each network first")
     options = parser.parse_args()
+    check = assert_recovers_exactly if options.recover else assert_exports_exactly
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     with whatever_it_costs() if options.costly else nullcontext():
-        tally = run(options.count, options.seed, tuple(options.sides))
+        tally = run(options.count, options.seed, tuple(options.sides), check)
     print(tally)
     for kind, count in sorted(tally.kinds.items()):
         print(f"  {kind}: {count}")

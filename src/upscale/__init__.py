@@ -12,6 +12,7 @@ from upscale.errors import (
     CaptureError,
     DeployError,
     ExampleError,
+    OnnxError,
     OrderingError,
     PlanError,
     RecoveryError,
@@ -27,12 +28,15 @@ from upscale.errors import (
     VerificationError,
 )
 from upscale.model.batches import recalibrate
+from upscale.onnx_files import from_onnx, prune_onnx, write_onnx
 from upscale.planning import Plan
+from upscale.pruning.heads import heads
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import Survey, survey
 from upscale.pruning.undo import ChannelMap, channel_maps, undo
 from upscale.recovery.recover import Recovery, recover
 from upscale.selected.amounts import Amount, Latency, Macs, Parameters
+from upscale.selected.heads import Heads
 from upscale.selected.selection import Selection
 from upscale.store import load, save
 from upscale.targets.racing import Measurement
@@ -50,9 +54,11 @@ __all__ = [
     "ChannelMap",
     "DeployError",
     "ExampleError",
+    "Heads",
     "Latency",
     "Macs",
     "Measurement",
+    "OnnxError",
     "OrderingError",
     "Parameters",
     "Plan",
@@ -78,14 +84,18 @@ __all__ = [
     "channel_maps",
     "deploy",
     "export",
+    "from_onnx",
+    "heads",
     "load",
     "mask",
     "plan",
     "prune",
+    "prune_onnx",
     "recalibrate",
     "recover",
     "save",
     "select",
     "survey",
     "undo",
+    "write_onnx",
 ]

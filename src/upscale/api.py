@@ -30,7 +30,7 @@ from upscale.selection.importance import Importance, Scorer
 from upscale.selection.options import Loss, Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject, bare
-from upscale.targets.runtime import pricing_for
+from upscale.targets.runtime import multiple_for, pricing_for
 from upscale.targets.target import Target
 
 
@@ -51,9 +51,10 @@ def select(
     overrides: Mapping[str, float] | None = None,
     ignore: Iterable[str] = (),
     floor: int = 1,
-    round_to: int = 1,
+    round_to: int | str = 1,
     slack: float = 0.1,
     within: Selection | None = None,
+    target: Target | None = None,
 ) -> Selection:
     """Choose the channels each layer keeps: the least important go until the amount is met.
 
@@ -74,14 +75,18 @@ def select(
         `"none"`: each layer drops what it likes. `"segment"`: all readers of a tensor, or all
         layers summed into it, drop the same. `"contiguous"`: each reader keeps its best within
         a window of one common order, `slack` wider than what it keeps, so that nothing is copied.
+        `"heads"`: what reads attention drops whole heads, scored by what their columns score.
     segments
         `"all"`, or `"single-branch"`: only where one layer feeds one other.
     overrides, ignore
         Shares of their own for layers whose names match patterns, and layers that keep all.
     floor, round_to
-        Every layer keeps so many channels at least, and a multiple of so many where it can.
+        Every layer keeps so many channels at least, and a multiple of so many where it can; of
+        what suits the target's convolutions, if `round_to` is `"target"`.
     within
         A selection to go on from: what it prunes stays pruned.
+    target
+        Where the export will run, for `round_to="target"`; like the example, if none is given.
 
     Returns
     -------
@@ -95,6 +100,7 @@ def select(
     >>> len(select(net, torch.zeros(1, 4), amount=0.25).kept["1"])
     6
     """
+    subject = Subject.of(model, example)
     options = Options(
         amount=Amount.of(amount),
         importance=importance,
@@ -108,11 +114,11 @@ def select(
         overrides=overrides,
         ignore=ignore,
         floor=floor,
-        round_to=round_to,
+        round_to=multiple_for(round_to, subject.example, target),
         slack=slack,
         within=within,
     )
-    return select_channels(Subject.of(model, example), options)
+    return select_channels(subject, options)
 
 
 @ordinary_tensors()

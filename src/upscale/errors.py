@@ -53,6 +53,10 @@ class DeployError(UpscaleError):
     """A model cannot be written in the format asked for."""
 
 
+class OnnxError(UpscaleError, ValueError):
+    """An ONNX file cannot be read, or holds what cannot be turned into a model, or written."""
+
+
 class VerificationError(UpscaleError):
     """The exported model does not compute what the masked model computes."""
 

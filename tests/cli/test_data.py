@@ -118,7 +118,7 @@ def test_what_is_said_of_data_is_said_in_words_too(
     assert "of answers as before" in told
 
 
-@pytest.mark.parametrize("importance", ["activation", "hrank", "taylor"])
+@pytest.mark.parametrize("importance", ["activation", "hrank", "taylor", "reconstruction"])
 def test_criteria_that_need_data_can_be_had(
     importance: str, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +142,35 @@ def test_steps_recover_each_on_the_command_line_too(
     assert "step 1 of 2" in told
     assert told.index("step 2 of 2") < told.rindex("refitting: ")
     assert told.count("refitting: ") == 2
+
+
+def test_a_refit_adds_biases_if_it_is_told_to(
+    pictures: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = [
+        "import torch",
+        "from torch import nn",
+        "def build():",
+        "    torch.manual_seed(0)",
+        "    conv, head = nn.Conv2d(1, 16, 3, bias=False), nn.Linear(16, 10, bias=False)",
+        "    return nn.Sequential(conv, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)",
+    ]
+    (tmp_path / "without_biases.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    given = ["prune", "without_biases:build", *DIGITS[2:], "--amount", "0.5", "--recover"]
+    given += ["--data", str(pictures), *PIXELS]
+    plain, biased = (
+        run([*given, *how, "--out", f"{len(how)}.safetensors"], capsys) for how in ([], ["--bias"])
+    )
+    assert biased["verified"]
+    assert biased["parameters_after"] == plain["parameters_after"] + 8 + 10
+    assert upscale.load(tmp_path / "1.safetensors").state_dict()["4.bias"].all()
+    without = [own for own in given if own != "--recover"]
+    assert main([*without, "--bias", "--out", "x.safetensors"]) != 0
+    assert "recover" in capsys.readouterr().err
 
 
 def test_a_selection_in_a_file_is_pruned_to(

@@ -29,7 +29,12 @@ def no_model(): return 3
         (["prune", "upscale:digits", "--amount", "3", "--out", "x"], 2, "ArgumentsError", "is 3.0"),
         (["sweep", "nowhere.yaml"], 1, "GridError", "nowhere.yaml is no file"),
         (["sweep", "nowhere.yaml", "--csv"], 2, "ArgumentsError", "give both"),
-        (["bench", "upscale:digits", "--against", "x", "--shape", "1,1,8,8"], 1, "StoreError", "x"),
+        (
+            ["bench", "upscale:digits", "--against", "x", "--shape", "1,1,8,8"],
+            1,
+            "SourceError",
+            "x",
+        ),
     ],
 )
 def test_an_error_is_one_json_object_where_json_is_asked_for(

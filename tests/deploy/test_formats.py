@@ -111,3 +111,29 @@ def test_onnx_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(upscale.UpscaleError, match=r"pip install 'upscale\[onnx\]'"):
         upscale.deploy.to_onnx(nn.Linear(2, 2), torch.ones(1, 2), tmp_path / "model.onnx")
+
+
+class Biases(nn.Module):
+    """Convolutions without a bias, and with one that is all zeros and a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bare, self.norm = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8)
+        self.back, self.own = nn.ConvTranspose2d(8, 4, 3, bias=False), nn.Conv2d(4, 4, 1)
+        nn.init.zeros_(self.own.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(self.back(torch.relu(self.norm(self.bare(x)))))
+
+
+@needs_onnx
+def test_convolutions_without_a_bias_have_none_in_onnx(tmp_path: Path) -> None:
+    """A bias that the graph computes keeps ONNX Runtime from folding the BatchNorm behind."""
+    model, x = calm(Biases()).float().eval(), torch.randn(1, 3, 8, 8)
+    upscale.deploy.to_onnx(model, x, tmp_path / "model.onnx")
+    nodes = importlib.import_module("onnx").load(tmp_path / "model.onnx").graph.node
+    assert [node.op_type for node in nodes if node.op_type in ("Expand", "Cast", "CastLike")] == []
+    given = [len(node.input) for node in nodes if node.op_type.startswith("Conv")]
+    assert given == [2, 2, 3]
+    several = torch.randn(3, 3, 8, 8)
+    assert_close(run_onnx(tmp_path / "model.onnx", several), [model(several).detach()], 1e-5)

@@ -20,8 +20,9 @@ import numpy as np
 
 from upscale.channels import Flags, Parameter, Positions, positions
 from upscale.flow.channel_flow import ChannelFlow, Classes, Step
+from upscale.flow.lines import Line
 from upscale.flow.liveness import Liveness, find_live
-from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
+from upscale.flow.relations import Carry, Fold, Pass, Reduce, Relation, Select
 
 IMAGE = "image"  # what a model is given: its channels are no line
 Columns = Mapping[str, Sequence[int]]

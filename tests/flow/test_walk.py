@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from upscale.flow.known import Known, agreed, firmest
-from upscale.flow.relations import Line
+from upscale.flow.lines import Line
 from upscale.flow.spread import becomes_spread, merged, permuted, split, stays_spread
 from upscale.flow.walk import Declined, Walk
 

@@ -18,7 +18,7 @@ from upscale.capture import Captured, Example, capture
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
 from upscale.flow.known import Known
-from upscale.flow.relations import GRID, Line
+from upscale.flow.lines import GRID, Line
 from upscale.lowering.constants import find_constants
 from upscale.lowering.lowered import Masks
 from upscale.ops.table import OPERATIONS
@@ -102,6 +102,10 @@ CALLS: dict[str, Made] = {
     "native_batch_norm": lambda m, y, f: f(
         y, m.each, m.each, m.norm.running_mean, m.norm.running_var, False, 0.1, 1e-5
     ),
+    "_native_batch_norm_legit_no_training": lambda m, y, f: f(
+        y, m.each, m.each, m.norm.running_mean, m.norm.running_var, 0.1, 1e-5
+    ),
+    "repeat_interleave": lambda m, y, f: f(y, 2, 1),
     "matmul bmm": lambda m, y, f: f(m.scores[:, 0], y.flatten(2).transpose(1, 2)),
     "einsum": lambda m, y, f: f("bhqk,bhkd->bhqd", [m.scores, _heads(y)]),
     "scaled_dot_product_attention": lambda m, y, f: f(_heads(y), _heads(y), _heads(y)),

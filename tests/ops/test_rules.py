@@ -108,6 +108,22 @@ ROWS: dict[str, tuple[Made, str]] = {
         lambda m, y: F.linear(y, m.wide),
         "out.1 ties conv.1; out.3 reduces conv.3",
     ),
+    "a product with a matrix of parameters": (
+        lambda m, y: y @ m.wide.t(),
+        "out.1 ties conv.1; out.3 reduces conv.3",
+    ),
+    "a linear layer with its weight the other way round": (
+        lambda m, y: torch.addmm(m.each, y.flatten(1), m.many),
+        "out.1 reduces flatten.1",
+    ),
+    "a product that is scaled": (
+        lambda m, y: torch.addmm(m.each, y.flatten(1), m.many, alpha=2),
+        f"needs all: {MIXED}",
+    ),
+    "looking words up": (
+        lambda m, y: F.embedding(torch.tensor([[0, 1], [2, 4]]), m.wide),
+        "out.2 ties @wide.1",
+    ),
     # Several channels of one tensor.
     "a gated half": (lambda m, y: F.glu(y, 1), "out.1 folds conv.1 0+2 1+3"),
     "a gated half of places": (lambda m, y: F.glu(y, 3), "out.1 ties conv.1"),
@@ -189,22 +205,93 @@ ROWS: dict[str, tuple[Made, str]] = {
         lambda m, y: _heads(y).view(torch.int32),
         "needs all: it reads the bits of another type",
     ),
+    "heads in their order again": (
+        lambda m, y: torch.relu(_heads(y)).reshape(2, 2, 2, 24),
+        "out.-1 ties relu.-1",
+    ),
+    "one head of all channels": (
+        lambda m, y: y.flatten(2).unflatten(1, (1, 4)),
+        "out.-1 takes flatten.1:0 1 2 3",
+    ),
+    "an alias of heads": (lambda m, y: _heads(y).detach(), "out.-1 takes flatten.1:0 1 2 3"),
+    "an axis between heads and width": (
+        lambda m, y: _heads(y).unsqueeze(2),
+        "out.-1 takes flatten.1:0 1 2 3",
+    ),
+    "heads repeated": (
+        lambda m, y: _heads(y).unsqueeze(2).expand(-1, -1, 2, -1, -1),
+        "out.-1 takes flatten.1:0 1 0 1 2 3 2 3",
+    ),
+    "heads repeated one by one": (
+        lambda m, y: _heads(y).repeat_interleave(2, 1),
+        "out.-1 takes flatten.1:0 1 0 1 2 3 2 3",
+    ),
+    "computed heads repeated": (
+        lambda m, y: torch.relu(_heads(y)).repeat_interleave(2, 1),
+        f"needs all: {SPREAD}",
+    ),
+    "channels repeated one by one": (
+        lambda m, y: y.repeat_interleave(2, 1),
+        "out.1 takes conv.1:0 0 1 1 2 2 3 3",
+    ),
+    "places repeated one by one": (lambda m, y: y.repeat_interleave(2, 3), "out.1 ties conv.1"),
+    "all numbers repeated": (
+        lambda m, y: y.repeat_interleave(2),
+        "needs all: how often each is repeated is computed, or it is over all axes at once",
+    ),
+    "expanding as another": (
+        lambda m, y: y.mean(3, keepdim=True).expand_as(y),
+        "out.1 ties mean.1 conv.1",
+    ),
     # Products of what is computed.
     "queries by keys": (
         lambda m, y: torch.matmul(y.flatten(2).transpose(1, 2), y.flatten(2)),
         f"needs all: {MIXED}",
     ),
+    "queries by keys, in heads": (
+        lambda m, y: torch.matmul(_values(y), _heads(y)),
+        "out.1 of transpose.-1 reshape_1.-1",
+    ),
+    "rotating heads": (
+        lambda m, y: _values(y) * torch.ones(24, 2),
+        "out.1 of transpose.-1",
+    ),
+    "joining halves of heads": (
+        lambda m, y: torch.cat([-_values(y), _values(y)], -1),
+        "out.1 of neg.-1 transpose_1.-1",
+    ),
+    "a mean over each head": (
+        lambda m, y: _values(y).mean(-1, keepdim=True),
+        "out.1 of transpose.-1",
+    ),
+    "a mean over heads": (lambda m, y: _values(y).mean(1), f"needs all: {SPREAD}"),
+    "a norm over each head": (
+        lambda m, y: F.layer_norm(_values(y), (2,)),
+        "out.1 of transpose.-1",
+    ),
+    "nothing of each head": (
+        lambda m, y: _values(y)[..., 2:],
+        "out.1 of transpose.-1",
+    ),
+    "joining heads": (
+        lambda m, y: torch.cat([_values(y), _values(y)], 1),
+        f"needs all: {SPREAD}",
+    ),
     "weights by values": (
         lambda m, y: torch.matmul(torch.ones(2, 2, 24, 24), _values(y)),
-        "out.-1 ties transpose.-1",
+        "_tensor_constant0.1 serves out.-1; out.-1 ties transpose.-1",
     ),
     "attention": (
         lambda m, y: F.scaled_dot_product_attention(_values(y), _values(y), _values(y)),
-        "out.-1 ties transpose_2.-1",
+        "transpose.-1 transpose_1.-1 serves out.-1; out.-1 ties transpose_2.-1",
+    ),
+    "queries by keys, as einsum": (
+        lambda m, y: torch.einsum("bhqd,bhkd->bhqk", _values(y), _values(y)),
+        "out.1 of transpose.-1 transpose_1.-1",
     ),
     "weights by values, as einsum": (
         lambda m, y: torch.einsum("bhqk,bhkd->bhqd", torch.ones(2, 2, 24, 24), _values(y)),
-        "out.-1 ties transpose.-1",
+        "_tensor_constant0.1 serves out.-1; out.-1 ties transpose.-1",
     ),
     # What nobody vouches for.
     "no rule": (lambda m, y: torch.sinc(y), "needs all: no rule for this operation"),

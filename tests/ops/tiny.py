@@ -5,6 +5,8 @@ What the analysis says of the last is written in a few words, so that a table ca
     out.1 ties conv.1          position i depends on position i
     out.1 ties conv.1 whole    and on all others
     absorbs conv.1             all are needed, none is told apart after
+    out.1 of q.-1 k.-1         a position for each head
+    q.-1 k.-1 serves out.-1    heads leave with those of the result
     out.1 folds conv.1 0+2 1+3 several positions meet
     out.1 carries conv.1 1x24  channels merge with 24 places each
     out.1 reduces conv.1       a weight contracts them
@@ -22,7 +24,8 @@ from torch import Tensor, nn
 
 from upscale.capture import Captured, Example, capture
 from upscale.flow.analyse import analyse
-from upscale.flow.relations import Absorb, Carry, Fold, Line, Pass, Reduce, Relation
+from upscale.flow.lines import Line
+from upscale.flow.relations import Absorb, Carry, Fold, Pass, Reduce, Relation, Serve
 
 Made = Callable[[nn.Module, Tensor], Any]
 
@@ -39,6 +42,7 @@ class Tiny(nn.Module):
         self.token = nn.Parameter(torch.rand(1, 4, 1, 1))
         self.filters = nn.Parameter(torch.rand(5, 4, 1, 1))
         self.wide = nn.Parameter(torch.rand(5, 6))
+        self.many = nn.Parameter(torch.rand(96, 4))
         self._made = made
 
     def forward(self, x: Tensor) -> Any:
@@ -64,6 +68,10 @@ def _words(relation: Relation, out: dict[str, str]) -> str:
     def word(line: Line) -> str:
         return f"{out.get(line.value, line.value)}.{line.axis}"
 
+    if isinstance(relation, Serve):
+        reads = " ".join(map(word, relation.reads))
+        by = word(relation.by)
+        return f"{by} of {reads}" if relation.makes else f"{reads} serves {by}"
     if isinstance(relation, Absorb):
         return f"absorbs {word(relation.read)}"
     made, reads = word(relation.out), " ".join(map(word, relation.reads))

@@ -20,7 +20,7 @@ from trials.comparing import relative_error
 from upscale.capture import Example, capture
 from upscale.flow.analyse import analyse
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.relations import Line
+from upscale.flow.lines import Line
 from upscale.flow.segments import Segment, find_segments
 from upscale.planning import Edge, Plan
 

@@ -143,3 +143,34 @@ def test_batches_of_several_sizes_are_fine_where_the_model_takes_them() -> None:
     batches = [torch.randn(20, 3, 8, 8), torch.randn(9, 3, 12, 10)]
     recovered = upscale.recover(net, Selection(kept={"2": [0, 1, 2, 5, 6]}), batches)
     assert not torch.equal(recovered.get_submodule("2").weight, net[2].weight)
+
+
+class Named(nn.Module):
+    """A model that only `torch.export` can capture, and that is called by keywords."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 10), nn.Linear(10, 3)
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor | None = None) -> Tensor:
+        if x.shape[1] > 2:
+            x = x - y
+        made = self.two(torch.relu(self.one(x)))
+        return made if z is None else made + z
+
+
+def test_batches_may_name_inputs_in_any_order_but_must_give_the_same() -> None:
+    torch.manual_seed(0)
+    net, kept = Named().eval(), Selection(kept={"two": [0, 1, 2, 5, 7]})
+    pairs = [(good(), good()) for _ in range(3)]
+    ways: list[list[Any]] = [
+        [{"x": x, "y": y} for x, y in pairs],
+        [{"x": x, "y": y} if at else {"y": y, "x": x} for at, (x, y) in enumerate(pairs)],
+        list(pairs),
+    ]
+    first, *others = (upscale.recover(net, kept, own).state_dict() for own in ways)
+    assert not torch.equal(first["two.weight"], net.two.weight)
+    assert all(torch.equal(own, other[name]) for other in others for name, own in first.items())
+    x, y = pairs[0]
+    with pytest.raises(BatchError, match="a batch gives x, y, z and another x, y"):
+        upscale.recover(net, kept, [ways[0][0], {"x": x, "y": y, "z": torch.zeros(3)}])

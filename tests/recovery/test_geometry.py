@@ -65,3 +65,13 @@ def test_a_matrix_becomes_the_weight_again(kind: str) -> None:
     layer, x = make().double(), torch.randn(*shape, dtype=torch.float64)
     geometry, weight = geometry_of(layer, x), layer.weight.detach()
     assert torch.equal(geometry.as_weight(geometry.as_matrix(weight), weight), weight)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_layer_that_keeps_no_column_has_rows_without_entries(kind: str) -> None:
+    make, shape = LAYERS[kind]
+    layer, x = make().double(), torch.randn(*shape, dtype=torch.float64)
+    geometry = geometry_of(layer, x)
+    places = geometry.by_channel(layer(x)).shape[1]
+    rows = geometry.rows(x, torch.arange(0), None)
+    assert rows.shape == (shape[0], places, geometry.groups, 0, geometry.taps)

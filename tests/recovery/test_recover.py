@@ -64,7 +64,24 @@ class Twice(nn.Module):
         return self.last(x)
 
 
+class Branching(nn.Module):
+    """A model whose code asks for a size, which `torch.fx` cannot trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.mirrored = nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect")
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.conv(x)))
+        if x.shape[1] > 4:
+            x = torch.relu(self.mirrored(x))
+        return self.head(x.mean(dim=(2, 3)))
+
+
 MODELS = {
+    "branching": (Branching, (3, 8, 8)),
     "block": (Block, (3, 8, 8)),
     "dense": (Dense, (3, 8, 8)),
     "twice": (Twice, (6,)),
@@ -105,6 +122,10 @@ def test_a_recovered_model_is_closer_to_the_unpruned_one(name: str) -> None:
         ("block", "input"),
         ("dense", "input"),
         ("twice", "input"),
+        ("tokens", "input"),
+        ("branching", "input"),
+        ("tokens", "output"),
+        ("branching", "output"),
         ("block", "output"),
         ("dense", "output"),
     ],
@@ -113,6 +134,8 @@ def test_its_export_equals_it(name: str, side: str) -> None:
     model, batches = made(name)
     wide, batches = model.double(), [batch.double() for batch in batches]
     selection = random_selection(wide, 0.3, 2, side=side)
+    if (name, side) == ("branching", "output"):
+        selection = selection.without("mirrored")
     recovered = upscale.recover(wide, selection, batches)
     plan = upscale.plan(recovered, batches[0][:1], selection if side == "input" else None)
     pruned = upscale.export(recovered, plan)
@@ -121,10 +144,10 @@ def test_its_export_equals_it(name: str, side: str) -> None:
     assert float((expected - got).abs().max()) <= 1e-10 * float(expected.abs().max())
 
 
-def test_output_masks_where_modules_are_not_called_as_such_are_refused() -> None:
-    model, batches = made("tokens")
-    selection = Selection(kept={"linear1": [0, 3, 5]}, side="output")
-    with pytest.raises(RecoveryError, match="prune its input side"):
+def test_output_masks_on_what_is_several_operations_when_exported_are_refused() -> None:
+    model, batches = made("branching")
+    selection = Selection(kept={"mirrored": [0, 3, 5]}, side="output", after="layer")
+    with pytest.raises(RecoveryError, match=r"mirrored cannot be refitted.*prune its input side"):
         upscale.recover(model, selection, batches)
 
 
@@ -150,7 +173,7 @@ def test_training_and_evaluation_agree_after_a_fit() -> None:
     x = torch.cat(batches)
     with torch.no_grad():
         evaluated, trained = recovered(x), recovered.train()(x)
-    assert float((evaluated - trained).square().mean()) < 1e-2 * float(evaluated.square().mean())
+    assert float((evaluated - trained).square().mean()) < 1e-10 * float(evaluated.square().mean())
 
 
 def test_at_a_sum_the_branch_mends_what_the_shortcut_has_lost() -> None:
@@ -251,15 +274,17 @@ def test_recovering_in_one_call_needs_data_and_knows_its_ways() -> None:
 def test_columns_chosen_where_a_layer_is_met_are_as_many_and_leave_less_error() -> None:
     model, batches = made("block")
     shape = MODELS["block"][1]
-    selection = random_selection(model, 0.4, 7, even=True, empty=False)
-    given = upscale.recover(model, selection, batches)
+    drawn = [random_selection(model, 0.4, seed, even=True, empty=False) for seed in (5, 6, 7)]
+    errors = [far(upscale.recover(model, own, batches), model, shape) for own in drawn]
+    selection = drawn[0]
     chosen = upscale.recover(model, selection, batches, choose=True)
     (own,) = Recovery.of(chosen).selections
     assert {n: len(k) for n, k in own.kept.items()} == {
         n: len(k) for n, k in selection.kept.items()
     }
     assert own.kept != selection.kept
-    assert far(chosen, model, shape) < far(given, model, shape)
+    # One draw may be lucky; a choice is better than draws are on average.
+    assert far(chosen, model, shape) < 0.8 * sum(errors) / len(errors)
     gone = sorted(set(range(12)) - set(own.kept["conv1"]))
     assert not chosen.get_submodule("conv1").weight[:, gone].any()
 
@@ -274,6 +299,15 @@ def test_a_model_whose_columns_were_chosen_exports_exactly() -> None:
     with torch.no_grad():
         expected, got = chosen(batches[1]), pruned(batches[1])
     assert float((expected - got).abs().max()) <= 1e-10 * float(expected.abs().max())
+
+
+def test_columns_may_be_chosen_outside_of_windows() -> None:
+    model, batches = made("block")
+    selection = Selection(kept={"conv1": [0, 1, 2]}, windows={"conv1": [0, 1, 2, 3]})
+    chosen = upscale.recover(model, selection, batches, choose=True)
+    (own,) = Recovery.of(chosen).selections
+    assert len(own.kept["conv1"]) == 3
+    assert own.windows.keys() == ({"conv1"} if set(own.kept["conv1"]) <= {0, 1, 2, 3} else set())
 
 
 def test_what_was_pruned_before_is_not_chosen_again() -> None:
@@ -329,3 +363,77 @@ def test_channels_that_cost_little_for_what_they_save_go_first() -> None:
     )
     assert len(macs.kept["large"]) < len(parameters.kept["large"])
     assert len(macs.kept["small"]) > len(parameters.kept["small"])
+
+
+def test_what_is_pruned_and_cannot_be_refitted_is_zero_for_what_follows() -> None:
+    """A transposed convolution's groups have columns of their own; the head makes up for them."""
+
+    class Up(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.head = nn.ConvTranspose2d(8, 6, 2, 2, groups=2), nn.Conv2d(6, 6, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.up(x))
+
+    torch.manual_seed(0)
+    model, batches = Up().eval(), [torch.randn(16, 8, 4, 4) + 2 for _ in range(3)]
+    selection = Selection(kept={"up": [1, 2, 5, 6, 7]})
+    recovered = upscale.recover(model, selection, batches)
+    told = Recovery.of(recovered)
+    assert told.left.keys() == {"up"}
+    assert [refit.weight for refit in told.refits] == ["head.weight"]
+    masked, x = upscale.mask(model, selection), torch.randn(32, 8, 4, 4) + 2
+    with torch.no_grad():
+        errors = [(own(x) - model(x)).square().mean() for own in (recovered, masked)]
+    assert errors[0] < 0.5 * errors[1]
+    assert not recovered.get_submodule("up").weight[[0, 3, 4]].any()
+
+
+class Crossing(nn.Module):
+    """Attention to something else, with keys and values of other widths."""
+
+    def __init__(self, *, traced: bool) -> None:
+        super().__init__()
+        self.words, self.wide = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.attention = nn.MultiheadAttention(8, 2, kdim=6, vdim=4, batch_first=True)
+        self.head, self.traced = nn.Linear(8, 8), traced
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        x = self.wide(torch.relu(self.words(x)))
+        if not self.traced and x.shape[1] > 2:
+            x = x * 1.0
+        return self.head(self.attention(x, keys, values, need_weights=False)[0])
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_projections_of_a_fused_attention_are_refitted_or_reported(traced: bool) -> None:
+    torch.manual_seed(0)
+    model = Crossing(traced=traced).eval()
+    sizes = ((5, 8), (6, 6), (6, 4))
+    batches = [tuple(torch.randn(24, *own) for own in sizes) for _ in range(3)]
+    selection = Selection(kept={"wide": range(10), "attention.out_proj": range(6)})
+    recovered = upscale.recover(model, selection, batches)
+    told = Recovery.of(recovered)
+    refitted = {refit.weight for refit in told.refits}
+    projection = "attention.out_proj.weight"
+    assert {"wide.weight", "head.weight"} <= refitted
+    assert (projection in refitted) != traced
+    assert ("attention.out_proj" in told.left) == traced
+    assert "attention.q_proj_weight" in told.left
+    assert not recovered.get_submodule("attention.out_proj").weight[:, 6:].any()
+    example = tuple(own[:1] for own in batches[0])
+    pruned = upscale.export(recovered, upscale.plan(recovered, example, told.selections))
+    with torch.no_grad():
+        assert torch.allclose(pruned(*batches[0]), recovered(*batches[0]), atol=1e-5)
+
+
+def test_a_layer_that_keeps_nothing_gets_the_bias_of_what_it_made() -> None:
+    model, batches = made("block")
+    selection = Selection(kept={"conv2": [], "head": []})
+    for choose in (False, True):
+        recovered = upscale.recover(model, selection, batches, choose=choose)
+        assert not recovered.get_submodule("head").weight.any()
+        x = torch.cat(batches)
+        with torch.no_grad():
+            assert torch.allclose(recovered(x)[0], model(x).mean(dim=0), atol=1e-5)

@@ -6,7 +6,8 @@ import numpy as np
 
 from upscale.channels import Parameter
 from upscale.flow.channel_flow import ChannelFlow, Step
-from upscale.flow.relations import Line, Reduce
+from upscale.flow.lines import Line
+from upscale.flow.relations import Reduce
 
 
 def layer(name: str, read: str, columns: int, rows: int) -> Step:

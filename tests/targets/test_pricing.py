@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.relations import GRID, Line, Reduce
+from upscale.flow.lines import GRID, Line
+from upscale.flow.relations import Reduce
 from upscale.targets.prices import WORTH_A_GATHER, WORTH_IT, CopyPrices, Prices
 from upscale.targets.target import Fetched, FetchWork, LayerWork, PassWork, Pricing, Target
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from trials.lively import calm
 from trials.masks import random_selection
 from upscale.cli.main import main
 from upscale.lab.sweep.cells import Cell, GridError
+from upscale.targets.prices import Prices
 from upscale.targets.runtime import Runtime, calibrate, prices_of, runtime_of
 from upscale.targets.target import RUNTIMES, Target
 from upscale.tools.optional_packages import MissingPackageError
@@ -100,10 +102,29 @@ def test_surveys_sweeps_and_the_command_line_take_the_runtime(
 
 @pytest.mark.parametrize("name", ["fake", "", ["torch"]])
 def test_a_runtime_that_is_none_is_refused_with_those_there_are(name: str) -> None:
-    with pytest.raises(upscale.TargetError, match="it must be one of torch, torchscript"):
+    with pytest.raises(upscale.TargetError, match="it must be one of compile, onnxruntime"):
         Target(runtime=name)
-    with pytest.raises(GridError, match="it must be one of torch, torchscript"):
+    with pytest.raises(GridError, match="it must be one of compile, onnxruntime"):
         Cell("upscale:digits", "latency", 0.5, runtime=name)
+
+
+def test_widths_are_multiples_of_what_suits_the_target(
+    fake: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, options = calm(Fork()), {"amount": 0.4, "constraint": "segment", "round_to": "target"}
+
+    def widths(target: Target | None) -> set[int]:
+        kept = upscale.select(model, IMAGE, target=target, **options).kept
+        pruned = upscale.prune(model, IMAGE, target=target, **options)
+        assert pruned.get_submodule("stem").out_channels == len(kept["readers.0"])
+        return {len(kept[f"readers.{number}"]) for number in range(4)}
+
+    aligned = replace(Fake.built_in, align=6)
+    assert widths(fake) == {16}  # in blocks of 8
+    monkeypatch.setattr(Fake, "built_in", aligned)
+    assert widths(fake) in ({12}, {18})
+    with pytest.raises(upscale.SelectionError, match="round_to is 'tarjet'"):
+        upscale.select(model, IMAGE, amount=0.4, round_to="tarjet")
 
 
 def test_a_missing_package_is_said_when_something_shall_run(
@@ -124,7 +145,7 @@ def test_every_file_is_the_runtime_that_it_is_named_after(name: str) -> None:
     runtime = runtime_of(Target(runtime=name))
     assert isinstance(runtime, Runtime)
     assert runtime.name == name
-    assert runtime.block(Target()) in (8, 16)
+    assert Prices.from_json(asdict(runtime.built_in)) == runtime.built_in
 
 
 def test_importing_upscale_imports_no_runtime() -> None:

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 import upscale
 from trials.comparing import relative_error
 from trials.masks import random_selection
+from upscale.tools.optional_packages import import_torchvision
 from upscale.tools.quiet import unwarned
 from upscale.verify import TOLERANCE
 
 transformers: Any = pytest.importorskip("transformers")
+import_torchvision()  # which transformers loads, and cannot beside every torch
 with unwarned():  # they load what warns of denormals, which tests have switched off
     BERT, LLAMA = transformers.BertModel, transformers.LlamaForCausalLM
 
@@ -36,6 +38,15 @@ def bert() -> nn.Module:
 def llama() -> nn.Module:
     config = transformers.LlamaConfig(**SIZES, num_key_value_heads=1, use_cache=False)
     model: nn.Module = LLAMA(config)
+    return model
+
+
+def grouped() -> nn.Module:
+    """Four heads of queries, two to a head of keys."""
+    sizes = {**SIZES, "num_attention_heads": 4}
+    model: nn.Module = LLAMA(
+        transformers.LlamaConfig(**sizes, num_key_value_heads=2, use_cache=False)
+    )
     return model
 
 
@@ -76,6 +87,28 @@ def test_an_export_equals_the_masked_model(
     assert numbers_in(exported) < numbers_in(model)
     for inputs in (given(1, 7), given(3, 5)):
         assert relative_error(exported, masked, inputs) <= tolerance
+
+
+@pytest.mark.parametrize(
+    ("make", "reads", "queries", "heads"),
+    [
+        (bert, "encoder.layer.0.attention.output.dense", "attention.self.query", (2, 8)),
+        (grouped, "model.layers.0.self_attn.o_proj", "self_attn.q_proj", (4, 4)),
+    ],
+)
+def test_a_head_leaves_with_its_queries(
+    make: Any, reads: str, queries: str, heads: tuple[int, int]
+) -> None:
+    torch.manual_seed(0)
+    model = make().double().eval()
+    found = upscale.heads(model, tokens(2, 7))
+    assert found.of[reads] == heads
+    selection = found.keeping({reads: [1]})
+    exported = upscale.export(model, upscale.plan(model, tokens(2, 7), selection))
+    named = exported.named_parameters()
+    rows = [len(w) for name, w in named if name.endswith(f"0.{queries}.weight")]
+    assert rows == [heads[1]]
+    assert relative_error(exported, upscale.mask(model, selection), tokens(3, 5)) <= SINGLE
 
 
 @pytest.mark.parametrize(

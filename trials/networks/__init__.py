@@ -15,7 +15,11 @@ from trials.networks.network import (
     outputs,
     told_apart,
 )
-from trials.networks.property import EXPECTED_REFUSAL, assert_exports_exactly
+from trials.networks.property import (
+    EXPECTED_REFUSAL,
+    assert_exports_exactly,
+    assert_recovers_exactly,
+)
 
 __all__ = [
     "ANOTHER_SIZE",
@@ -25,6 +29,7 @@ __all__ = [
     "SIZE",
     "Network",
     "assert_exports_exactly",
+    "assert_recovers_exactly",
     "build",
     "networks",
     "outputs",

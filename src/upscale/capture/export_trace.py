@@ -45,19 +45,32 @@ def program_of(model: nn.Module, example: Example) -> Program:
     memories = find_memories(model, example)
     if memories:
         try:
-            made = export_program(lambda: forget(twin_of(model)[0], memories), example.copied())
+            made = export_program(lambda: forget(_twin(model), memories), example.copied())
             with quietly():
                 same = computes_as(made.exported, model, example)
                 if same and not holds_parameters(made.exported, model):
                     return replace(made, changed=changed)
         except Exception:  # what it remembers may be needed
             pass
-    made = export_program(lambda: twin_of(model)[0], example.copied())
+    made = export_program(lambda: _twin(model), example.copied())
     if holds_parameters(made.exported, model):
         # A function that the model holds knows the model itself, and no copy of it.
         with restored(model):
             made = export_program(lambda: model, example.copied())
     return replace(made, changed=changed)
+
+
+def _twin(model: nn.Module) -> nn.Module:
+    """A copy of a model, without what holds masks on its weights.
+
+    A program may not write to parameters, and there is nothing to write: the masks are on.
+    """
+    twin, _ = twin_of(model)
+    for module in twin.modules():
+        hooks = module._forward_pre_hooks
+        for key in [key for key, hook in hooks.items() if getattr(hook, "only_masks", False)]:
+            del hooks[key]
+    return twin
 
 
 def trace_program(model: nn.Module, made: Program, *, functional: bool = False) -> Traced:
@@ -73,6 +86,8 @@ def trace_program(model: nn.Module, made: Program, *, functional: bool = False) 
             program = program.run_decompositions({})
         module = module_of(program)
     made.unpacking.pack(module.graph)
+    _leave_out_checks(module.graph)
+    _repeat_groups(module.graph)
     _let_views_copy(module.graph)
     _say_what_is_bound(module.graph)
     targets = {str(n.target) for n in module.graph.nodes if n.op in ("get_attr", "call_module")}
@@ -89,6 +104,41 @@ def _say_what_is_shared(module: fx.GraphModule) -> None:
         if node.target in DROPOUTS and node.args[2] is False:
             node.target, node.args = aten.alias.default, node.args[:1]
     module.recompile()
+
+
+def _repeat_groups(graph: fx.Graph) -> None:
+    """Repeat the keys and values of groups where attention itself would: so they are followed.
+
+    A query head finds its key-value head by its number, which is another once heads have left.
+    """
+    attention = aten.scaled_dot_product_attention.default
+    for node in graph.find_nodes(op="call_function", target=attention):
+        heads = [_heads_of(part) for part in node.args[:3]]
+        if not node.kwargs.get("enable_gqa") or not all(heads):
+            continue
+        queries, keys, values = node.args[:3]
+        with graph.inserting_before(node):
+            repeated = [
+                graph.call_function(aten.repeat_interleave.self_int, (part, heads[0] // own, -3))
+                for part, own in ((keys, heads[1]), (values, heads[2]))
+            ]
+        for new in repeated:
+            new.meta.update({key: node.meta[key] for key in ("stack_trace",) if key in node.meta})
+        node.args = (queries, *repeated, *node.args[3:])
+        node.kwargs = {key: own for key, own in node.kwargs.items() if key != "enable_gqa"}
+
+
+def _heads_of(part: Any) -> int:
+    """How many heads a node makes, if that is a number; else none."""
+    shape = list(getattr(part.meta.get("val"), "shape", ()))
+    heads = shape[-3] if len(shape) > 2 else 0
+    return heads if isinstance(heads, int) else 0
+
+
+def _leave_out_checks(graph: fx.Graph) -> None:
+    """Leave out what only says of a tensor which type and device it had on the example."""
+    for node in graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default):
+        graph.erase_node(node)
 
 
 def _say_what_is_bound(graph: fx.Graph) -> None:

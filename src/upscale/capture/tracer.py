@@ -41,7 +41,13 @@ import torch
 from torch import fx, nn
 from torch.fx import _symbolic_trace as tracing
 
-from upscale.capture.attention import is_plain_self_attention, self_attention
+from upscale.capture.attention import (
+    ENCODERS,
+    encoder,
+    is_plain_encoder,
+    is_plain_self_attention,
+    self_attention,
+)
 from upscale.capture.captured import is_own_dict, is_record
 from upscale.capture.in_place import AUGMENTED, NO_GRAD, WRITES
 from upscale.capture.records import PACKS, maker_of
@@ -220,6 +226,8 @@ class Tracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         if isinstance(m, nn.MultiheadAttention) and is_plain_self_attention(m, args, kwargs):
             return self_attention(m, args[0])
+        if isinstance(m, ENCODERS) and is_plain_encoder(m, args, kwargs):
+            return encoder(m, args[0])
         return super().call_module(m, forward, args, kwargs)
 
 

@@ -41,6 +41,7 @@ examples:
   upscale prune upscale:digits --shape 1,1,8,8 --amount 0.5 --out s.safetensors --onnx s.onnx
   upscale prune torchvision:resnet50 --weights r50.safetensors --amount 0.2 --out s.safetensors \\
     --data photos/ --recover
+  upscale prune model.onnx --amount 0.25 --out small.onnx
 """,
     "inspect": """\
 examples:
@@ -51,6 +52,12 @@ examples:
 examples:
   upscale bench torchvision:resnet18 --amount 0.3
   upscale bench torchvision:resnet18 --against small.safetensors --channels-last
+  upscale bench torchvision:mobilenet_v3_large --runtime onnxruntime,openvino --threads 1
+""",
+    "operations": """\
+examples:
+  upscale operations torchvision:mobilenet_v3_large --runtime onnxruntime
+  upscale operations small.safetensors --runtime openvino --threads 1
 """,
     "calibrate": """\
 examples:
@@ -105,11 +112,13 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_prune(_command(commands, "prune", "prune a model and write a smaller one"))
     _add_source(_command(commands, "inspect", "say what can be pruned, what cannot, and why"))
-    bench = _command(commands, "bench", "race a model and a smaller one")
-    _add_source(bench)
+    bench = _command(commands, "bench", "race a model and a smaller one, on one runtime or several")
+    _add_source(bench, several=True)
     _add_amount(bench, pruning=False)
     bench.add_argument("--against", type=Path, metavar="FILE", help="a file that prune wrote")
     bench.add_argument("--runs", type=whole, default=20, help="runs behind each median")
+    about = "count what a runtime computes, copies and lays out anew for a model"
+    _add_source(_command(commands, "operations", about))
     _add_target(_command(commands, "calibrate", "measure what copies cost on this machine"))
     _add_sweep(_command(commands, "sweep", "measure every setting of a grid, once, and record it"))
     return parser
@@ -130,18 +139,23 @@ def _command(
     return parser
 
 
-def _add_source(parser: argparse.ArgumentParser) -> None:
+def _add_source(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help=HELP)
     about = "a state_dict in safetensors or torch.save's format; random weights if not given"
     add("--weights", type=Path, metavar="FILE", help=about)
     add("--shape", help=f"of the input; {SHAPE} if nothing else says it")
-    _add_target(parser)
+    _add_target(parser, several=several)
 
 
-def _add_target(parser: argparse.ArgumentParser) -> None:
+def _add_target(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Where an export will run; `several` runtimes are said with commas between them."""
     add = parser.add_argument
-    add("--runtime", choices=RUNTIMES, default="torch", help="what will run the export")
+    if several:
+        about = f"what will run the exports, one or several with commas: {', '.join(RUNTIMES)}"
+        add("--runtime", type=runtimes, default=("torch",), metavar="NAME,...", help=about)
+    else:
+        add("--runtime", choices=RUNTIMES, default="torch", help="what will run the export")
     add("--channels-last", action="store_true", help="plan for channels-last")
     add("--threads", type=whole, default=None, help="threads that torch may use")
     add("--dtype", choices=sorted(ITEM_BYTES), default="float32", help="of weights and input")
@@ -169,8 +183,9 @@ def _add_option(
     elif option.choices:
         parser.add_argument(flag, choices=option.choices, default=option.default, help=about)
     elif option.number:
-        read = reader(option.number, option.fits, option.must_be)
-        parser.add_argument(flag, type=read, default=option.default, metavar="N", help=about)
+        read = reader(option.number, option.fits, option.must_be, option.words)
+        metavar = "|".join(("N", *option.words))
+        parser.add_argument(flag, type=read, default=option.default, metavar=metavar, help=about)
     else:
         parser.add_argument(flag, action="append", default=[], metavar="PATTERN", help=about)
 
@@ -203,6 +218,17 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     add("--csv", action="store_true", help="with --show: as CSV, all columns")
 
 
+def runtimes(said: str) -> tuple[str, ...]:
+    """The runtimes that are named, each once."""
+    found = tuple(dict.fromkeys(name.strip() for name in said.split(",")))
+    for name in found:
+        if name not in RUNTIMES:
+            raise argparse.ArgumentTypeError(
+                f"it is {name!r}; it must be one of {', '.join(RUNTIMES)}"
+            )
+    return found
+
+
 seconds = reader(float, lambda value: 0 < value < math.inf, "a number of seconds > 0")
 
 
@@ -212,7 +238,7 @@ def check(arguments: argparse.Namespace) -> None:
         if "latency" in arguments:
             amount_of(arguments)
         if "runtime" in arguments:
-            target_of(arguments)
+            targets_of(arguments)
         if "shape" in arguments:
             shape_of(arguments)
         if "data" in arguments:
@@ -230,10 +256,23 @@ def amount_of(arguments: argparse.Namespace) -> Amount | Latency:
     return Amount(0.25)
 
 
+def targets_of(arguments: argparse.Namespace, batch: int = 1) -> list[Target]:
+    """The targets asked for, one for each runtime."""
+    named = arguments.runtime
+    return [
+        _target(arguments, name, batch) for name in ([named] if isinstance(named, str) else named)
+    ]
+
+
 def target_of(arguments: argparse.Namespace, batch: int = 1) -> Target:
     """The target asked for."""
+    (target,) = targets_of(arguments, batch)
+    return target
+
+
+def _target(arguments: argparse.Namespace, runtime: str, batch: int) -> Target:
     return Target(
-        runtime=arguments.runtime,
+        runtime=runtime,
         memory_format=FORMATS[arguments.channels_last],
         batch=batch,
         threads=torch.get_num_threads() if arguments.threads is None else arguments.threads,

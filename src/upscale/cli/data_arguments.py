@@ -12,7 +12,17 @@ from upscale.selection.importance import BY_WEIGHT
 
 FITTED, BATCH, SEED = 256, 32, 0
 # Options that mean something with data alone.
-ABOUT_DATA = ("recover", "images", "test_images", "batch", "seed", "size", "mean", "deviation")
+ABOUT_DATA = (
+    "recover",
+    "bias",
+    "images",
+    "test_images",
+    "batch",
+    "seed",
+    "size",
+    "mean",
+    "deviation",
+)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -53,6 +63,8 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         choices=("all", "norms"),
         help="refit what is left on the data, without labels; with norms, BatchNorms alone",
     )
+    about = "let the refit add a bias where a layer has none, and no BatchNorm behind it"
+    add("--bias", action="store_true", default=None, help=about)
     add("--images", type=whole, metavar="N", help=f"how many to draw; {FITTED} if not said")
     about = "how many others to answer before and after; as many as --images if not said"
     add("--test-images", type=count, metavar="N", help=about)

@@ -12,26 +12,29 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from upscale.capture import Example
 from upscale.cli import arguments as command_line
-from upscale.cli.arguments import amount_of, example_of, selection_of, target_of
+from upscale.cli.arguments import amount_of, example_of, selection_of, target_of, targets_of
 from upscale.cli.given_data import GivenData
 from upscale.cli.progress import Progress
+from upscale.cli.races import as_table, plain, ratio_of
 from upscale.cli.reading import ArgumentsError
 from upscale.deploy import to_exported, to_onnx, to_torchscript
 from upscale.errors import ExampleError, SlowerWarning, UpscaleError
 from upscale.lab import sweep as lab
-from upscale.lab.sources import SourceError, find_model
+from upscale.lab.sources import SourceError, find_model, is_onnx
 from upscale.lab.sweep.records import rows_of
 from upscale.lab.sweep.running import Pace
+from upscale.onnx_files import by_layer, write_onnx
+from upscale.onnx_files import example_of as example_of_file
 from upscale.pruning.prune import prune
 from upscale.pruning.survey import survey
 from upscale.selection.options import OPTIONS
-from upscale.store import load, save
-from upscale.targets.racing import race_models
-from upscale.targets.runtime import cache_path, calibrate
+from upscale.store import save
+from upscale.targets.racing import Measurement, race_models
+from upscale.targets.runtime import cache_path, calibrate, runtime_of
 from upscale.tools.interrupts import STATUS, end_interrupted, interruptible
 
 OK, FAILED, MISUSED, SLOWER, INTERRUPTED = 0, 1, 2, 3, STATUS
@@ -54,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     commands = {"prune": _prune, "inspect": _inspect, "bench": _bench, "calibrate": _calibrate}
-    commands["sweep"] = _sweep
+    commands |= {"sweep": _sweep, "operations": _operations}
     command_line.check(arguments)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
@@ -75,10 +78,13 @@ def _prune(arguments: argparse.Namespace) -> int:
     command_line.check_apart({"out": arguments.out, **asked})
     selection = selection_of(arguments)
     data = GivenData.of(arguments)
-    example = _example(arguments, data)
+    into_onnx = is_onnx(arguments.model) and is_onnx(arguments.out)
     steps = 3 + len(asked) + (2 if data is not None else 0)
     with Progress(steps, quiet=arguments.quiet) as progress:
         model = _model(arguments, progress)
+        example = _example(arguments, model, data)
+        if selection is not None and is_onnx(arguments.model):
+            selection = by_layer(model, selection)
         options = {} if selection is not None else _options(arguments)
         if data is not None:
             progress.step(f"reading {arguments.data}")
@@ -89,17 +95,21 @@ def _prune(arguments: argparse.Namespace) -> int:
             example,
             amount=None if selection is not None else amount_of(arguments),
             selection=selection,
-            target=target_of(arguments, len(Example.of(example).tensors[0])),
+            target=target_of(arguments, _batch(example)),
             verify=not arguments.no_verify,
             measure=arguments.measure,
             fuse=arguments.fuse,
             recover={None: False, "all": True}.get(arguments.recover, arguments.recover),
+            bias=bool(arguments.bias),
             steps=arguments.steps,
             progress=progress.tell,
             **options,
         )
         progress.step(f"writing {arguments.out}")
-        save(pruned, arguments.out)
+        if into_onnx:
+            write_onnx(pruned, model, arguments.out, example=example)
+        else:
+            save(pruned, arguments.out)
         for name, path in asked.items():
             progress.step(f"writing {path}")
             formats[name](pruned, example, path)
@@ -132,43 +142,73 @@ def _prune(arguments: argparse.Namespace) -> int:
     return _show(arguments, result, lines)
 
 
-def _example(arguments: argparse.Namespace, data: GivenData | None) -> Any:
-    """An input of the shape asked for; if none is, as data that are inputs already have it."""
+def _example(arguments: argparse.Namespace, model: nn.Module, data: GivenData | None = None) -> Any:
+    """An input of the shape asked for; if none is, as data or the model's own file have it."""
     held = None if data is None or arguments.shape is not None else data.example()
+    if held is None and arguments.shape is None and is_onnx(arguments.model):
+        held = example_of_file(model)
     return example_of(arguments) if held is None else held
 
 
+def _batch(example: Any) -> int:
+    return len(Example.of(example).tensors[0])
+
+
 def _inspect(arguments: argparse.Namespace) -> int:
-    example = example_of(arguments)
     with Progress(2, quiet=arguments.quiet) as progress:
         model = _model(arguments, progress)
+        example = _example(arguments, model)
         progress.step("following its channels")
-        found = survey(model, example, target=target_of(arguments, len(example)))
+        found = survey(model, example, target=target_of(arguments, _batch(example)))
     return _show(arguments, asdict(found), [str(found)])
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    example = example_of(arguments)
-    target = target_of(arguments, len(example))
-    with Progress(3, quiet=arguments.quiet) as progress:
+    taken: dict[str, dict[str, Measurement]] = {}
+    with Progress(1 + 2 * len(targets_of(arguments)), quiet=arguments.quiet) as progress:
         model = _model(arguments, progress)
-        if arguments.against is not None:
-            smaller: nn.Module = load(arguments.against)
-        else:
-            progress.step("pruning")
-            smaller = prune(
-                model, example, amount=amount_of(arguments), target=target, **_options(arguments)
-            )
-        progress.step("racing")
-        _check_takes(smaller, example)
-        models = {"unpruned": model, "pruned": smaller}
-        taken = race_models(models, example, target, runs=arguments.runs)
-    ratio = taken["pruned"].median_ms / taken["unpruned"].median_ms
-    result = {"ratio": ratio, **{name: asdict(own) for name, own in taken.items()}}
-    lines = [f"{name}: {own}" for name, own in taken.items()]
-    lines.append(f"The pruned model takes {ratio:.2f} times as long as the unpruned.")
-    _show(arguments, result, lines)
-    return OK if ratio < 1 else SLOWER
+        example = _example(arguments, model)
+        targets = targets_of(arguments, _batch(example))
+        for target in targets:
+            if arguments.against is not None:
+                progress.step(f"loading {arguments.against}")
+                smaller: nn.Module = find_model(str(arguments.against), None)
+            else:
+                progress.step(f"pruning for {target.runtime}")
+                options = {"amount": amount_of(arguments), **_options(arguments)}
+                smaller = prune(model, example, target=target, **options)
+            progress.step(f"racing on {target.runtime}")
+            _check_takes(smaller, example)
+            models = {"unpruned": model, "pruned": smaller}
+            taken[target.runtime] = race_models(models, example, target, runs=arguments.runs)
+    results = {name: {"ratio": ratio_of(own), **plain(own)} for name, own in taken.items()}
+    first = targets[0].runtime
+    if len(targets) > 1:
+        _show(arguments, results, as_table(taken))
+    else:
+        lines = [f"{name}: {own}" for name, own in taken[first].items()]
+        ratio = results[first]["ratio"]
+        lines.append(f"The pruned model takes {ratio:.2f} times as long as the unpruned.")
+        _show(arguments, results[first], lines)
+    return OK if all(own["ratio"] < 1 for own in results.values()) else SLOWER
+
+
+def _operations(arguments: argparse.Namespace) -> int:
+    with Progress(2, quiet=arguments.quiet) as progress:
+        model = _model(arguments, progress)
+        example = _example(arguments, model)
+        target = target_of(arguments, _batch(example))
+        progress.step(f"asking {target.runtime}")
+        runtime = runtime_of(target)
+        runtime.check_installed()
+        found = runtime.operations(model.eval(), Example.of(example), target)
+    moving = sum(count for kind, count in found.items() if kind in runtime.moving)
+    lines = [
+        f"{count:5} {kind}{'  (moves data)' if kind in runtime.moving else ''}"
+        for kind, count in found.most_common()
+    ]
+    lines.append(f"{moving} of {found.total()} operations copy or change a layout.")
+    return _show(arguments, {"operations": dict(found), "moving": moving}, lines)
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
@@ -236,15 +276,17 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in OPTIONS}
 
 
-def _check_takes(model: nn.Module, example: Tensor) -> None:
+def _check_takes(model: nn.Module, example: Any) -> None:
     """Raise unless a model that was read from a file takes an input of the shape given."""
+    given = Example.of(example)
     try:
         with torch.inference_mode():
-            model(example)
+            model(*given.args, **given.kwargs)
     except (RuntimeError, TypeError, ValueError) as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ExampleError(
-            f"the pruned model does not take an input of shape {tuple(example.shape)}: {first[0]}"
+            f"the pruned model does not take an input of shape "
+            f"{', '.join(str(tuple(own.shape)) for own in given.tensors)}: {first[0]}"
         ) from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from upscale.errors import UpscaleError
@@ -15,17 +15,22 @@ class ArgumentsError(UpscaleError, ValueError):
 
 
 def reader(
-    read: Callable[[str], Any], fits: Callable[[Any], bool], must_be: str
+    read: Callable[[str], Any], fits: Callable[[Any], bool], must_be: str, words: Sequence[str] = ()
 ) -> Callable[[str], Any]:
-    """What gives the value that an argument says, or says what it must be."""
+    """What gives the value that an argument says, or says what it must be; words stay as they
+    are."""
 
     def checked(text: str) -> Any:
+        if text in words:
+            return text
         try:
             value = read(text)
         except ValueError:
             value = math.nan
         if not fits(value):
-            raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {must_be}")
+            raise argparse.ArgumentTypeError(
+                f"it is {text!r}; it must be {' or '.join((must_be, *words))}"
+            )
         return value
 
     return checked

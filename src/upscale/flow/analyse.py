@@ -13,7 +13,8 @@ from upscale.capture.node_queries import asks_property, asks_sizes, size_argumen
 from upscale.capture.tracer import source_line
 from upscale.channels import Parameter
 from upscale.flow.channel_flow import ChannelFlow, Frozen, Step
-from upscale.flow.relations import Carry, Fold, Line, Pass, Reduce, Relation, Select
+from upscale.flow.lines import Line
+from upscale.flow.relations import Carry, Fold, Pass, Reduce, Relation, Select
 from upscale.flow.walk import Declined, Unlined, Walk
 from upscale.ops.table import OPERATIONS
 
@@ -48,6 +49,7 @@ class _Analyst:
             classes={line: walk.classes.find(classes) for line, classes in walk.known.items()},
             grids=walk.grids,
             blocks=walk.blocks,
+            loose=frozenset(walk.loose),
             shapes=self._shapes,
             nbytes={n: math.prod(sizes[n]) * info.itemsize for n, info in values.items()},
         )

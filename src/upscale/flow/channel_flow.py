@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from upscale.channels import Parameter, Positions
-from upscale.flow.relations import Carry, Fold, HeadGrid, Line, Pass, Reduce, Relation, Select
+from upscale.flow.lines import HeadGrid, Line
+from upscale.flow.relations import Carry, Fold, Pass, Reduce, Relation, Select
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ class ChannelFlow:
     """How channels run through a captured model.
 
     `grids` are lines spread over several axes; `blocks` those lines whose tensors need equally
-    many channels in each of that many blocks; `nbytes` what values weigh on the example. What
+    many channels in each of that many blocks, of which those that are `loose` may do without whole
+    blocks; `nbytes` what values weigh on the example. What
     follows from these is found when it is first asked for.
     """
 
@@ -118,6 +120,7 @@ class ChannelFlow:
     blocks: Mapping[Line, int]
     shapes: Mapping[str, tuple[int, ...]]
     nbytes: Mapping[str, int]
+    loose: frozenset[Line] = frozenset()
 
     @cached_property
     def sizes(self) -> Mapping[Line, int]:

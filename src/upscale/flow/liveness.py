@@ -14,7 +14,8 @@ import numpy as np
 
 from upscale.channels import Flags, Parameter, Places, Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
-from upscale.flow.relations import Kept, Line, Live, Select
+from upscale.flow.lines import Line
+from upscale.flow.relations import Kept, Live, Select
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ def _pull(flow: ChannelFlow, step: Step, kept: Kept, live: Live, values: set[str
             if not needed.any() and (step.executed or relation.out.value in values):
                 needed[:1] = True
             if relation.out in flow.blocks:
-                _even_out(needed.reshape(flow.blocks[relation.out], -1))
+                loose = relation.out in flow.loose
+                _even_out(needed.reshape(flow.blocks[relation.out], -1), loose=loose)
         relation.need(live, kept)
     if step.executed:
         values.update(step.reads)
@@ -88,11 +90,11 @@ def _pull(flow: ChannelFlow, step: Step, kept: Kept, live: Live, values: set[str
                 values.update(_values_selected(relation, live[relation.out]))
 
 
-def _even_out(blocks: Flags) -> None:
-    """Add channels until every block has as many as the fullest."""
+def _even_out(blocks: Flags, *, loose: bool) -> None:
+    """Add channels until every block has as many as the fullest; but for empty ones, if `loose`."""
     most = int(blocks.sum(axis=1).max())
     for block in blocks:
-        spare = np.flatnonzero(~block)
+        spare = np.flatnonzero(~block & (block.any() or not loose))
         block[spare[: most - int(block.sum())]] = True
 
 

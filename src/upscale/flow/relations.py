@@ -4,12 +4,11 @@ A *line* is one axis of one value (a tensor) along which channels are told apart
 positions belongs to a *class*: positions that an elementwise operation combines share one, and
 with it their place in any order. An axis that is no line is whole and in its own order.
 
-There are six relations, and each says of itself, once:
+There are seven relations, and each says of itself, once:
 
 - `need`: which positions of what it reads are needed, given those needed of its result;
 - `wants`: which positions it reads, and whether it needs them in their own order;
-- `tie`: the classes of its result, given those of what it reads; `None` if they are its own.
-
+- `tie`: the classes of its result, given those of what it reads; `None` if they are its own;
 - `moved`: where each position of its result is taken from, if it moves data and no more;
 - `followed`: the same where each position follows one of a single line, computed with or not.
 
@@ -32,41 +31,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from upscale.channels import Flags, Parameter, Positions
+from upscale.flow.lines import Line
 
 if TYPE_CHECKING:
     from upscale.flow.channel_flow import Classes
-
-GRID = -1
-
-
-class Line(NamedTuple):
-    """One axis of one value; or, with axis `GRID`, several axes that carry channels together."""
-
-    value: str
-    axis: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeadGrid:
-    """How a line is spread over several axes of its value: attention heads and their width.
-
-    `axes` tells for each axis of the value which axis of the flat tensor it is, `None` for
-    those the channels are spread over, whose sizes are `sizes`.
-    """
-
-    axes: tuple[int | None, ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks must keep equally many channels for the grid to stay one."""
-        return int(np.prod(self.sizes[:-1]))
-
 
 Live = Mapping[Line, Flags]
 Kept = Mapping[str, Positions]
@@ -181,6 +154,44 @@ class Absorb(_Relates):
     def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
         """Everything."""
         return np.arange(len(live[self.read])), False
+
+
+@dataclass(frozen=True, slots=True)
+class Serve(_Relates):
+    """Whole blocks of the lines read serve the blocks of a line, `by`: heads of attention.
+
+    What is needed of a block of `by` needs its block of every line read, whole and in order.
+    One that `makes` the line makes it of them: a line of heads, a position each.
+    """
+
+    by: Line
+    reads: tuple[Line, ...]
+    blocks: int
+    makes: bool = False
+    mixes: bool = field(default=True, init=False, repr=False)
+    out: Line | None = field(init=False, repr=False)
+    cuts: tuple[Line, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parameters = tuple(line for line in self.reads if isinstance(line.value, Parameter))
+        self._derive(out=self.by if self.makes else None, cuts=parameters)
+
+    def _served(self, live: Live) -> Flags:
+        return np.asarray(live[self.by].reshape(self.blocks, -1).any(axis=1))
+
+    def need(self, live: Live, kept: Kept) -> None:
+        """The blocks that serve what is needed."""
+        for line in live.keys() & set(self.reads):
+            live[line].reshape(self.blocks, -1)[self._served(live)] = True
+
+    def blocks_read(self, live: Live, size: int) -> Positions:
+        """The positions, of a line of this size, of all blocks that serve what is needed."""
+        return np.flatnonzero(np.repeat(self._served(live), size // self.blocks))
+
+    def wants(self, index: int, live: Live, kept: Kept) -> tuple[Positions, bool]:
+        """The blocks that serve what is needed, in their order."""
+        line = self.reads[index]
+        return self.blocks_read(live, len(live[line]) if line in live else self.blocks), True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -379,4 +390,4 @@ class Select(_Relates):
         return made
 
 
-Relation = Pass | Absorb | Fold | Carry | Reduce | Select
+Relation = Pass | Absorb | Serve | Fold | Carry | Reduce | Select

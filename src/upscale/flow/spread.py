@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from upscale.capture import Call, Ref
 from upscale.channels import Positions
-from upscale.flow.relations import GRID, HeadGrid, Line
+from upscale.flow.lines import GRID, HeadGrid, Line
 from upscale.flow.walk import Declined, Walk
 
 SPREAD = "its channels are spread over several axes"
@@ -91,6 +91,11 @@ class Split:
     def computed(self) -> bool:
         """Whether the channels were computed as they are spread here."""
         return self.root.axis == GRID
+
+    @property
+    def head_axis(self) -> int | None:
+        """The axis that heads lie along, where channels lie along that and one more alone."""
+        return self.grid.spread[0] if len(self.grid.sizes) == 2 else None
 
 
 def split(line: Line, shape: Sequence[int], out: Sequence[int]) -> Split | None:
@@ -160,8 +165,13 @@ def regrouped(heads: Split, shape: Sequence[int], out: Sequence[int]) -> Split |
     return Split(heads.root, HeadGrid(tuple(axes), tuple(sizes)), heads.positions.reshape(sizes))
 
 
-def stays_spread(walk: Walk, out: str, read: str, axes: tuple[int | None, ...]) -> None:
-    """Say that a computed value has its channels spread as one that it is computed from."""
+def stays_spread(
+    walk: Walk, out: str, read: str, axes: tuple[int | None, ...], *, loose: bool = True
+) -> None:
+    """Say that a computed value has its channels spread as one that it is computed from.
+
+    Whole blocks may leave it if they may leave what is read, and nothing else has them (`loose`).
+    """
     sizes = walk.splits[read].grid.sizes
     if 0 in sizes:
         raise Declined("it has no channels")
@@ -170,12 +180,17 @@ def stays_spread(walk: Walk, out: str, read: str, axes: tuple[int | None, ...]) 
     positions = np.arange(int(np.prod(sizes))).reshape(sizes)
     walk.splits[out] = Split(line, grid, positions)
     walk.grids[line], walk.blocks[line] = grid, grid.blocks
+    may_leave = Line(read, GRID) in walk.loose or not walk.splits[read].computed
+    if loose and may_leave and len(sizes) == 2:
+        walk.loose.add(line)
+    else:
+        walk.loose.discard(line)
 
 
-def becomes_spread(walk: Walk, out: str, heads: Split) -> None:
+def becomes_spread(walk: Walk, out: str, heads: Split, *, joined: bool = False) -> None:
     """Say that a value holds the channels of a split, and that nothing computed them anew."""
     line = Line(out, GRID)
-    walk.takes(line, heads.root, heads.positions)
+    walk.takes(line, heads.root, heads.positions, joined=joined)
     walk.splits[out], walk.grids[line] = heads, heads.grid
 
 
@@ -195,8 +210,11 @@ def permute_spread(call: Call, walk: Walk, value: str) -> None:
 
 
 def reshape_spread(call: Call, walk: Walk, value: str) -> None:
-    """Spread axes are merged into a line again, or grouped anew."""
+    """Spread axes are merged into a line again, or grouped anew, or stay as they are."""
     heads, out = walk.splits[value], call.outs[0]
+    if heads.computed and walk.shape(value) == walk.shape(out):
+        stays_spread(walk, out, value, heads.grid.axes)
+        return
     axis = merged(heads, walk.shape(value), walk.shape(out))
     if axis is not None:
         _merge(walk, heads, Line(out, axis))
@@ -235,6 +253,58 @@ def pick_spread(call: Call, walk: Walk, value: str) -> None:
         left = axes
         if numbers.ndim < len(axes):
             positions, left = positions.squeeze(place), axes[:axis] + axes[axis + 1 :]
+        if not positions.size and left == axes and len(call.outs) == 1:
+            _nothing_of_each(walk, out, value)
+            return
         if not positions.shape:
             raise Declined(f"{call.op} picks single channels by number")
         becomes_spread(walk, out, Split(heads.root, HeadGrid(left, positions.shape), positions))
+
+
+def _nothing_of_each(walk: Walk, out: str, value: str) -> None:
+    """No channel of any head is taken, as of heads that are rotated in full; heads stay."""
+    axis = walk.splits[value].head_axis
+    if axis is None or not walk.shape(out)[axis]:
+        raise Declined(SPREAD)
+    walk.serves(Line(out, axis), [Line(value, GRID)], walk.shape(out)[axis], makes=True)
+
+
+def unsqueeze_spread(call: Call, walk: Walk, value: str) -> None:
+    """An axis of length one comes between heads and their width: channels lie along it too."""
+    heads = walk.splits[value]
+    if heads.computed:
+        raise Declined(SPREAD)
+    axes = list(heads.grid.axes)
+    axis = call.arguments["dim"] % (len(axes) + 1)
+    positions = np.expand_dims(heads.positions, axes[:axis].count(None))
+    axes.insert(axis, None)
+    grid = HeadGrid(tuple(axes), positions.shape)
+    becomes_spread(walk, call.outs[0], Split(heads.root, grid, positions))
+
+
+def expand_spread(call: Call, walk: Walk, value: str) -> None:
+    """Heads are repeated along an axis of length one, each for the queries of its group."""
+    heads, out = walk.splits[value], call.outs[0]
+    axes = heads.grid.axes
+    before, after = walk.shape(value), walk.shape(out)
+    grown = [i for i in range(len(axes)) if len(before) == len(after) and before[i] != after[i]]
+    if heads.computed or len(before) != len(after) or any(axes[i] is not None for i in grown):
+        raise Declined(SPREAD)
+    sizes = tuple(size for size, flat in zip(after, axes, strict=True) if flat is None)
+    positions = np.broadcast_to(heads.positions, sizes)
+    grid = HeadGrid(axes, sizes)
+    becomes_spread(walk, out, Split(heads.root, grid, positions), joined=True)
+
+
+def repeat_spread(call: Call, walk: Walk, value: str) -> None:
+    """Every head is repeated, for the queries of its group."""
+    heads, out = walk.splits[value], call.outs[0]
+    repeats, dim = call.arguments.get("repeats"), call.arguments.get("dim")
+    axes = heads.grid.axes
+    if heads.computed or not (isinstance(repeats, int) and isinstance(dim, int)):
+        raise Declined(SPREAD)
+    if axes[dim % len(axes)] is not None:
+        raise Declined(SPREAD)
+    positions = heads.positions.repeat(repeats, axis=axes[: dim % len(axes)].count(None))
+    grid = HeadGrid(axes, positions.shape)
+    becomes_spread(walk, out, Split(heads.root, grid, positions), joined=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow, Classes
-from upscale.flow.relations import GRID, Line
+from upscale.flow.lines import GRID, Line
 
 Cut = tuple[str, Line]
 

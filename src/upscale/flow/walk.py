@@ -19,7 +19,8 @@ from upscale.capture import Call
 from upscale.channels import Parameter, Positions
 from upscale.flow import relations
 from upscale.flow.channel_flow import Classes
-from upscale.flow.relations import GRID, HeadGrid, Line, Reduce, Relation
+from upscale.flow.lines import GRID, HeadGrid, Line
+from upscale.flow.relations import Reduce, Relation
 
 if TYPE_CHECKING:
     from upscale.flow.spread import Split
@@ -75,6 +76,7 @@ class Walk:
         self.splits: dict[str, Split] = {}
         self.grids: dict[Line, HeadGrid] = {}
         self.blocks: dict[Line, int] = {}
+        self.loose: set[Line] = set()
         # What the report says of a node that needs some channels whole and yet has relations.
         self.note = ""
         self.relations: list[Relation] = []
@@ -96,6 +98,7 @@ class Walk:
             for axis in self._axes.pop(value, ()):
                 for about in (self.known, self.grids, self.blocks):
                     about.pop(Line(value, axis), None)
+                self.loose.discard(Line(value, axis))
             self.splits.pop(value, None)
 
     def derive(self, call: Call) -> None:
@@ -121,6 +124,10 @@ class Walk:
             raise Declined("channels lie along an axis this operation works over")
         return lines
 
+    def is_owned(self, value: str) -> bool:
+        """Whether a value is a parameter, or computed from parameters and nothing else."""
+        return isinstance(value, Parameter) or value in self._made_of
+
     def has_channels(self, value: str) -> bool:
         """Whether channels are told apart in a value, along one axis or several."""
         return bool(self._axes.get(value))
@@ -141,11 +148,21 @@ class Walk:
         """
         if reads[0] in self.blocks:
             self.blocks[out] = self.blocks[reads[0]]
+            if reads[0] in self.loose:
+                self.loose.add(out)
         self._hold(relations.Pass(out, tuple(dict.fromkeys(reads)), whole))
 
     def absorbs(self, read: Line) -> None:
         """All positions are needed, in any order, and none is told apart after."""
         self._hold(relations.Absorb(read))
+
+    def serves(self, by: Line, reads: Sequence[Line], blocks: int, *, makes: bool = False) -> None:
+        """Blocks of the lines read serve the blocks of a line, and leave with them: heads.
+
+        One that `makes` the line makes it of them, with a position for each block. Else it has to
+        be said before what makes the line.
+        """
+        self._hold(relations.Serve(by, tuple(dict.fromkeys(reads)), blocks, makes))
 
     def folds(self, out: Line, read: Line, table: Positions, *, nested: bool) -> None:
         """Position i of the result depends on positions `table[i]` of the line read."""

@@ -22,16 +22,23 @@ from torch.utils.data import DataLoader
 from upscale.errors import UpscaleError
 from upscale.lab.zoo import digits, digits_data, import_torchvision, torchvision_model
 from upscale.model.accepting import checked
+from upscale.onnx_files import from_onnx
 from upscale.store import load
 
 HELP = (
     "torchvision:NAME, timm:NAME, upscale:digits, package.module:callable (called without "
-    "arguments; the current directory is searched first), or a file that `upscale prune` wrote"
+    "arguments; the current directory is searched first), a file that `upscale prune` wrote, or an "
+    "ONNX file"
 )
 
 
 class SourceError(UpscaleError):
     """A model, its weights or a function cannot be had from where the user says."""
+
+
+def is_onnx(source: str | Path) -> bool:
+    """Whether a source is an ONNX file, by its name."""
+    return Path(source).suffix == ".onnx"
 
 
 def find_model(source: str, weights: Path | None) -> nn.Module:
@@ -40,7 +47,7 @@ def find_model(source: str, weights: Path | None) -> nn.Module:
     if not colon:
         if not Path(source).is_file():
             raise SourceError(f"{source!r} is no file, and no source: give {HELP}")
-        model: nn.Module = load(source)
+        model: nn.Module = from_onnx(source) if is_onnx(source) else load(source)
     elif library == "torchvision":
         model = torchvision_model(name)
     elif library == "timm":
@@ -51,6 +58,8 @@ def find_model(source: str, weights: Path | None) -> nn.Module:
         model = _built(source)
     if weights is not None:
         _load_weights(model, weights)
+    if is_onnx(source):
+        return model  # in evaluation mode already, and still the module of its file
     return checked(model).eval()
 
 

@@ -21,7 +21,8 @@ from upscale.channels import Parameter, Positions, positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
-from upscale.flow.relations import Line, Reduce, Relation
+from upscale.flow.lines import Line
+from upscale.flow.relations import Reduce, Relation
 from upscale.lowering.lowered import Folding, Lowered, Masks
 from upscale.model.layers import KINDS, computes_weight, parameter_names
 from upscale.ops.layers import pads

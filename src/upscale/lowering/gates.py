@@ -21,8 +21,9 @@ from upscale.channels import Parameter, derived, positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known, Numbers
+from upscale.flow.lines import Line
 from upscale.flow.liveness import find_live
-from upscale.flow.relations import Line, Pass, Reduce
+from upscale.flow.relations import Pass, Reduce
 from upscale.lowering.constants import OTHER_WEIGHTS
 from upscale.lowering.lowered import Gating, Growing, Lowered
 from upscale.model.layers import KINDS, computes_weight, stock_class

@@ -15,7 +15,7 @@ import numpy as np
 
 from upscale.channels import Positions
 from upscale.flow.channel_flow import ChannelFlow, Step
-from upscale.flow.relations import Line
+from upscale.flow.lines import Line
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from upscale.capture import Captured, Observed
 from upscale.channels import Parameter
 from upscale.errors import SelectionError
-from upscale.flow.relations import Line
+from upscale.flow.lines import Line
 from upscale.lowering.lowered import Masks
 from upscale.model.layers import (
     KINDS,

@@ -15,7 +15,8 @@ import numpy as np
 from upscale.channels import Positions, derived
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
-from upscale.flow.relations import GRID, Line, Pass, Select
+from upscale.flow.lines import GRID, Line
+from upscale.flow.relations import Pass, Select
 from upscale.lowering.lowered import Growing, Lowered
 
 

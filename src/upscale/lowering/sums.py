@@ -17,7 +17,8 @@ from upscale.capture import Call, Captured
 from upscale.channels import Flags, derived
 from upscale.flow.channel_flow import ChannelFlow, Step
 from upscale.flow.known import Known
-from upscale.flow.relations import Line, Pass, Select
+from upscale.flow.lines import Line
+from upscale.flow.relations import Pass, Select
 from upscale.lowering.lowered import Growing, Lowered
 from upscale.ops.table import OPERATIONS
 

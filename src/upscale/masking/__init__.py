@@ -4,6 +4,7 @@ What judges an export is the oracle, which knows nothing of this room.
 """
 
 from upscale.masking.masks import (
+    held,
     held_channels,
     hold_output,
     hold_outputs,
@@ -16,5 +17,5 @@ from upscale.masking.masks import (
 )
 from upscale.masking.norms import find_norms
 
-__all__ = ["held_channels", "hold_output", "hold_outputs", "mask", "outputs_gone"]
+__all__ = ["held", "held_channels", "hold_output", "hold_outputs", "mask", "outputs_gone"]
 __all__ += ["find_norms", "kept_columns", "masked_by", "released", "zeroed"]

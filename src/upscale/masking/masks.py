@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from upscale.errors import SelectionError
 from upscale.masking.hooks import HoldComputed, HoldOutput, HoldStored, not_kept, rows_of
@@ -104,12 +104,18 @@ def kept_columns(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """The columns that masks leave to each layer they are on."""
     kept: dict[str, set[int]] = {}
     for outer, module in model.named_modules():
-        for hook in module._forward_pre_hooks.values():
-            if isinstance(hook, HoldStored):
-                for name, own in hook.kept.items():
-                    path = f"{outer}.{name}" if outer else name
-                    kept[path] = kept.get(path, set(own)) & set(own)
+        for hook in _stored(module):
+            for name, own in hook.kept.items():
+                path = f"{outer}.{name}" if outer else name
+                kept[path] = kept.get(path, set(own)) & set(own)
     return {name: tuple(sorted(own)) for name, own in kept.items()}
+
+
+def held(module: nn.Module, made: Tensor) -> Tensor:
+    """What a module made, with what its output masks make zero; it may have run without hooks."""
+    for hold in _holds(module):
+        made = hold(module, (), made)
+    return made
 
 
 def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
@@ -119,9 +125,8 @@ def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
     one, so they are applied again.
     """
     for own in model.modules():
-        for hook in own._forward_pre_hooks.values():
-            if isinstance(hook, HoldStored):
-                hook(own, ())
+        for stored in _stored(own):
+            stored(own, ())
     gone = {name: held_channels(own) for name, own in model.named_modules() if _holds(own)}
     if not gone:
         return model, {}
@@ -131,6 +136,10 @@ def released(model: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
         for key in [key for key, hook in hooks.items() if isinstance(hook, HoldOutput)]:
             del hooks[key]
     return bare, gone
+
+
+def _stored(module: nn.Module) -> list[HoldStored]:
+    return [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, HoldStored)]
 
 
 def zeroed(model: nn.Module) -> Selection:

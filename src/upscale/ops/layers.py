@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from upscale.flow.known import firmest
+from upscale.ops.heads import within_heads
 from upscale.ops.table import Call, Declined, Known, Line, Operands, Operation, Walk, register
+
+MIXES_CHANNELS = "channels are multiplied with channels, as queries with keys: it needs them all"
 
 
 def convolution(call: Call, walk: Walk) -> None:
@@ -84,6 +89,49 @@ register(
 register("linear", Operation(flow=linear, stored=True))
 
 
+def product_with_weight(call: Call, walk: Walk) -> None:
+    """A linear layer written the other way round: its weight is (columns, rows)."""
+    bias, read, weight = call.named("self", "mat1", "mat2")
+    scaled = {call.arguments.get("beta"), call.arguments.get("alpha")} - {None, 1}
+    if scaled or len(walk.shape(bias)) != 1 or not walk.is_owned(weight):
+        raise Declined(MIXES_CHANNELS)
+    matrix_product(call, walk, read, weight, [bias])
+
+
+def matrix_product(
+    call: Call, walk: Walk, read: str, weight: str, bias: Sequence[str] = ()
+) -> None:
+    """Contracts the last axis of its input with axis 0 of a weight; other axes pass."""
+    (out,) = call.outs
+    last = len(walk.shape(read)) - 1
+    for line in walk.lines(read):
+        if line.axis != last:
+            walk.ties(Line(out, line.axis), [line])
+    walk.reduces(
+        *(Line(out, last), Line(read, last)),
+        weight=weight,
+        row_axis=1,
+        column_axis=0,
+        groups=1,
+        bias=bias,
+    )
+
+
+register("addmm", Operation(flow=product_with_weight, stored=True))
+
+
+def embedding(call: Call, walk: Walk) -> None:
+    """Looks rows up: a column of the table is a channel of what is looked up."""
+    weight, indices = call.named("weight", "indices")
+    if walk.has_channels(indices):
+        raise Declined("channels are numbers of rows to look up")
+    last = len(walk.shape(call.outs[0])) - 1
+    walk.ties(Line(call.outs[0], last), [Line(weight, 1)])
+
+
+register("embedding", Operation(flow=embedding, stored=True))
+
+
 STATISTICS = ("running_mean", "running_var")
 PARAMETERS = ("weight", "bias")
 
@@ -99,6 +147,8 @@ def layer_norm(call: Call, walk: Walk) -> None:
     """Normalised axes are mixed but their channels treated alike; parameters follow them."""
     read = call.reads[0]
     first = len(walk.shape(read)) - len(call.arguments["normalized_shape"])
+    if read in walk.splits:
+        within_heads(walk, call.outs[0], read, range(first, len(walk.shape(read))))
     for line in walk.lines(read):
         mixed = line.axis >= first
         beside = [Line(value, line.axis - first) for value in call.named(*PARAMETERS)]
@@ -128,7 +178,9 @@ def scaled_and_shifted(operands: Operands) -> Known:
 
 
 register(
-    "batch_norm native_batch_norm",
+    """
+    batch_norm native_batch_norm _native_batch_norm_legit_no_training
+    """,
     Operation(flow=batch_norm, constants=scaled_and_shifted, normalises=True, stored=True),
 )
 register("instance_norm", Operation(flow=batch_norm, stored=True))

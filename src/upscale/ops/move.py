@@ -11,7 +11,16 @@ import torch
 
 from upscale.channels import Parameter, Positions
 from upscale.flow import spread as spreading
-from upscale.flow.spread import numbers_after, permute_spread, pick_spread, reshape_spread
+from upscale.flow.spread import (
+    expand_spread,
+    numbers_after,
+    permute_spread,
+    pick_spread,
+    repeat_spread,
+    reshape_spread,
+    unsqueeze_spread,
+)
+from upscale.ops.heads import by_heads
 from upscale.ops.operands import same
 from upscale.ops.pointwise import pointwise
 from upscale.ops.table import Call, Declined, FlowRule, Line, Operation, Walk, register
@@ -53,6 +62,19 @@ def reshaped(call: Call, walk: Walk) -> None:
     rearranged(call, walk, splits=True)
 
 
+def unflattened(call: Call, walk: Walk) -> None:
+    """A line is cut into several axes, whose sizes stand in the call, also if all but one are 1."""
+    (read,), (out,) = call.reads, call.outs
+    line = Line(read, call.arguments["dim"] % len(walk.shape(read)))
+    heads = spreading.split(line, walk.shape(read), walk.shape(out))
+    if line not in walk.lines(read):
+        reshaped(call, walk)
+    elif heads is None or len(walk.lines(read)) > 1 or walk.shape(read)[line.axis] == 1:
+        raise Declined(f"{call.op} spreads channels over several axes")
+    else:
+        spreading.becomes_spread(walk, out, heads)
+
+
 def viewed(call: Call, walk: Walk) -> None:
     """A reshape: the numbers stand in expanded memory, which a view refuses."""
     reshaped(replace(call, overload=torch.ops.aten.reshape.default), walk)
@@ -62,6 +84,19 @@ def counted(call: Call, walk: Walk, *, joined: bool) -> None:
     """Channels are counted, by groups or by copies: fewer of them would land elsewhere."""
     for line, there, position in _landings(call, walk):
         walk.takes(there, line, position, joined=joined)
+
+
+def interleaved(call: Call, walk: Walk) -> None:
+    """Every place of one axis is repeated, each equally often."""
+    if not isinstance(call.arguments.get("repeats"), int) or call.arguments.get("dim") is None:
+        if any(map(walk.has_channels, call.reads)):
+            raise Declined("how often each is repeated is computed, or it is over all axes at once")
+        return
+    for line, there, position in _landings(call, walk):
+        if np.array_equal(position, np.arange(walk.shape(line.value)[line.axis])):
+            walk.ties(there, [line])
+        else:
+            walk.takes(there, line, position, joined=True)
 
 
 def expanded(call: Call, walk: Walk) -> None:
@@ -105,6 +140,11 @@ def _landings(
 def joined(call: Call, walk: Walk) -> None:
     """Channels of several tensors come to stand one after the other."""
     values = call.reads
+    if not walk.splits.keys().isdisjoint(values):
+        rank = len(walk.shape(call.outs[0]))
+        if not by_heads(call, walk, values, batch=rank - call.arguments["dim"] % rank):
+            raise Declined(spreading.SPREAD)
+        return
     for axis in {line.axis for line in _lines_along(call, walk, values)}:
         sizes = [walk.shape(value)[axis] for value in values]
         operand = np.repeat(np.arange(len(values)), sizes)
@@ -164,11 +204,13 @@ def _moving(names: str, lines: FlowRule, spread: SpreadRule | None = None, **fac
 _moving("reshape", reshaped, reshape_spread, resizes=True)
 _moving("view _unsafe_view", viewed, reshape_spread, resizes=True)
 # Spread channels are found behind a copy as they lay before it.
-_moving("clone contiguous", pointwise, permute_spread, hands_on=True)
-_moving("flatten unflatten", reshaped, reshape_spread)
+_moving("clone contiguous alias detach", pointwise, permute_spread, hands_on=True)
+_moving("flatten", reshaped, reshape_spread)
+_moving("unflatten", unflattened, reshape_spread)
 _moving("squeeze", rearranged, reshape_spread)
 _moving("permute transpose swapaxes swapdims movedim", rearranged, permute_spread)
-_moving("t unsqueeze pixel_unshuffle", rearranged)
+_moving("unsqueeze", rearranged, unsqueeze_spread)
+_moving("t pixel_unshuffle", rearranged)
 _moving("repeat tile", partial(counted, joined=True))
 _moving("channel_shuffle native_channel_shuffle", partial(counted, joined=False))
 _moving("cat concat", joined)
@@ -177,6 +219,5 @@ _moving("select unbind", picked, pick_spread)
 _moving("index_select", picked)
 _moving("split chunk slice narrow", cut, pick_spread)
 _moving("split_with_sizes tensor_split roll flip", cut)
-register(
-    "expand", Operation(flow=expanded, constants=same, broadcasts=True, resizes=True, stored=True)
-)
+_moving("expand", expanded, expand_spread, broadcasts=True, resizes=True)
+_moving("repeat_interleave", interleaved, repeat_spread)

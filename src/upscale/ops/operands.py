@@ -21,7 +21,8 @@ from torch import Tensor
 
 from upscale.capture import Call
 from upscale.flow.known import Known, Numbers, agreed
-from upscale.flow.relations import Line, Relation
+from upscale.flow.lines import Line
+from upscale.flow.relations import Relation
 from upscale.flow.spread import run_on
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from upscale.flow.known import firmest
-from upscale.flow.spread import stays_spread
-from upscale.ops.operands import elementwise, same, zeros_stay
-from upscale.ops.table import Call, Known, Line, Operands, Operation, Walk, register
+from upscale.flow.spread import SPREAD, stays_spread
+from upscale.ops.heads import by_heads
+from upscale.ops.operands import elementwise, zeros_stay
+from upscale.ops.table import Call, Declined, Known, Line, Operands, Operation, Walk, register
 
 
 def pointwise(call: Call, walk: Walk) -> None:
@@ -14,6 +15,10 @@ def pointwise(call: Call, walk: Walk) -> None:
     spread = walk.spread_alone(call)
     if spread is not None:
         stays_spread(walk, out, spread, walk.splits[spread].grid.axes)
+        return
+    if not walk.splits.keys().isdisjoint(call.reads):
+        if not by_heads(call, walk, call.reads, batch=1):
+            raise Declined(SPREAD)
         return
     shape = walk.shape(out)
     lacking = {value: len(shape) - len(walk.shape(value)) for value in call.reads}
@@ -97,4 +102,5 @@ register(
 )
 
 register("to _to_copy", Operation(flow=pointwise, constants=cast, stored=True))
-register("alias detach", Operation(flow=pointwise, constants=same, hands_on=True, stored=True))
+# The other tensor is asked for its sizes alone, and pruned alike.
+register("expand_as", Operation(flow=pointwise, stored=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from upscale.ops.heads import within_heads
 from upscale.ops.operands import same, zeros_stay
 from upscale.ops.table import Call, Declined, Line, Operation, Walk, register
 
@@ -14,6 +15,8 @@ def reduction(call: Call, walk: Walk) -> None:
     dims = range(rank) if dims is None or dims == [] else dims
     touched = {d % rank for d in ([dims] if isinstance(dims, int) else dims)} if rank else set()
     keep = bool(call.arguments.get("keepdim"))
+    if read in walk.splits:
+        within_heads(walk, call.outs[0], read, touched)
     for line in walk.lines(read):
         if line.axis in touched:
             walk.absorbs(line)

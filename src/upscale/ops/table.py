@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from upscale.capture import Call
 from upscale.flow.known import Known
-from upscale.flow.relations import Line
+from upscale.flow.lines import Line
 from upscale.flow.walk import Declined, Walk
 from upscale.ops.operands import Operands
 

@@ -20,8 +20,9 @@ import numpy as np
 from upscale.channels import Parameter, Positions
 from upscale.errors import PlanError
 from upscale.flow.channel_flow import ChannelFlow, Step
+from upscale.flow.lines import GRID, Line
 from upscale.flow.liveness import Liveness, Want
-from upscale.flow.relations import GRID, Absorb, Carry, Fold, Line, Pass, Reduce, Select
+from upscale.flow.relations import Absorb, Carry, Fold, Pass, Reduce, Select, Serve
 from upscale.planning.layouts import Fetching, Layouts, is_slice, places, rooted, same
 from upscale.planning.orders import Ahead, Orders
 from upscale.planning.plan import Edge, GraphChanges, Piece, SizesRead
@@ -109,6 +110,7 @@ class _Writer:
         self._place: dict[type, Callable[[Any, Step, Wanted], None]] = {
             Pass: self._place_pass,
             Absorb: self._place_absorb,
+            Serve: self._place_serve,
             Fold: self._place_fold,
             Carry: self._place_carry,
             Reduce: self._place_reduce,
@@ -153,7 +155,11 @@ class _Writer:
                 if step.module:  # one that works on each channel is fitted
                     self.widths[step.node] = width
         for line in step.resize:
-            self.sizes[step.node][line.axis] = len(self.layouts.of(line))
+            layout, grid = self.layouts.of(line), self._flow.grids.get(line)
+            if grid is None:
+                self.sizes[step.node][line.axis] = len(layout)
+            else:
+                self.sizes[step.node] |= zip(grid.spread, grid.left(layout), strict=True)
 
     def _place_pass(self, relation: Pass, step: Step, wanted: Wanted) -> None:
         layout = self._lay_out(relation.out, partial(self._follow, relation))
@@ -162,6 +168,12 @@ class _Writer:
     def _place_absorb(self, relation: Absorb, step: Step, wanted: Wanted) -> None:
         everything = np.arange(self._flow.sizes[relation.read])
         wanted[relation.read] = self.layouts.arrange(relation.read, everything)
+
+    def _place_serve(self, relation: Serve, step: Step, wanted: Wanted) -> None:
+        if relation.makes:
+            self._lay_out(relation.by, lambda: np.flatnonzero(self._live[relation.by]))
+        for line in relation.reads:
+            wanted[line] = relation.blocks_read(self._live, self._flow.sizes[line])
 
     def _place_fold(self, relation: Fold, step: Step, wanted: Wanted) -> None:
         live = np.flatnonzero(self._live[relation.out])
@@ -319,8 +331,21 @@ class _Writer:
             positions = wanted[line] if line in wanted else np.arange(size)
             if selected or not same(positions, self.layouts.of(line)):
                 if line.axis == GRID and not selected:
-                    raise PlanError(f"{step.node} would have to rearrange a computed grid")
-                edge = self.fetching.edge(step.node, line, positions)
+                    edge = self._of_grid(step.node, line, positions)
+                else:
+                    edge = self.fetching.edge(step.node, line, positions)
                 weight = round(edge.channel_bytes * left)
                 self.edges.append(replace(edge, channel_bytes=weight))
                 left *= len(positions) / max(1, size)
+
+    def _of_grid(self, node: str, line: Line, positions: Positions) -> Edge:
+        """Whole heads out of a computed grid: they lie along one of its axes."""
+        grid, layout = self._flow.grids[line], self.layouts.of(line)
+        width = grid.sizes[-1]
+        heads = np.unique(positions // width)
+        whole = layout[np.isin(layout // width, heads)]
+        if len(grid.sizes) != 2 or not same(positions, whole):
+            raise PlanError(f"{node} would have to rearrange a computed grid")
+        along = Line(line.value, grid.spread[0])
+        self.layouts.put(along, np.unique(layout // width))
+        return self.fetching.edge(node, along, heads)

@@ -17,7 +17,8 @@ import numpy as np
 
 from upscale.channels import Flags, Positions
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.relations import GRID, HeadGrid, Line, Live, Select
+from upscale.flow.lines import GRID, HeadGrid, Line
+from upscale.flow.relations import Live, Select
 from upscale.planning.plan import Edge, Piece, SizesRead, Spread
 from upscale.targets.prices import MOST_ZEROS
 from upscale.targets.target import Fetched, FetchWork, Pricing, Work
@@ -232,7 +233,7 @@ class Fetching:
         axis, spread = line.axis, None
         if line.axis == GRID:
             axis = next((r.axis for r in found.roots if r is not None), anchor.axis)
-            spread = _spread(self._flow.grids[line], axis, len(wanted))
+            spread = _spread(self._flow.grids[line], axis, wanted)
         axes = len(self._flow.shapes[pieces[0].value])
         return Edge(node, line.value, axis, axes, tuple(pieces), weight, spread, joined)
 
@@ -304,12 +305,11 @@ class Fetching:
         return SizesRead(anchor, axes, fixed)
 
 
-def _spread(grid: HeadGrid, axis: int, channels: int) -> Spread:
+def _spread(grid: HeadGrid, axis: int, channels: Positions) -> Spread:
     """How to spread fetched channels, which lie along an axis, over a grid."""
     count = len(grid.sizes)
     spread = iter(range(axis, axis + count))
     order = tuple(
         next(spread) if flat is None else flat + (count - 1) * (flat > axis) for flat in grid.axes
     )
-    last = channels // grid.blocks if grid.blocks else grid.sizes[-1]
-    return Spread((*grid.sizes[:-1], last), order)
+    return Spread(grid.left(channels), order)

@@ -17,8 +17,9 @@ import numpy as np
 
 from upscale.channels import Parameter, Places, Positions, positions
 from upscale.flow.channel_flow import ChannelFlow, Classes
+from upscale.flow.lines import GRID, Line
 from upscale.flow.liveness import Liveness, Want
-from upscale.flow.relations import GRID, Line, Relation
+from upscale.flow.relations import Relation
 from upscale.ordering import Ordering, solve
 from upscale.planning.layouts import Layouts, places
 

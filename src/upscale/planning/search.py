@@ -30,6 +30,7 @@ from upscale.planning.plan import (
     bytes_copied,
     fetched,
 )
+from upscale.planning.whole_blocks import in_blocks, with_idle
 from upscale.planning.widening import widen
 from upscale.targets.prices import BUILT_IN, WORTH_IT, WORTH_PLANNING
 from upscale.targets.target import Pricing, Target
@@ -92,7 +93,7 @@ def make_plan(lowered: Lowered, way: Way) -> Plan:
         if any(len(each.reads) > 1 and not each.joined for _, each in lowered.flow.selects):
             best = search.cheaper(best, write(replace(best.draft, together=True), way.pricing))
         if way.widen:
-            best = search.widened(search.filled(best))
+            best = search.cheaper(search.widened(search.filled(best)), search.in_blocks(best))
     return _finished(lowered, way.order, best)
 
 
@@ -162,27 +163,21 @@ class _Search:
         draft = base.draft
         if not self._pricing.has_tails and not self._copied_at_additions(base):
             return base
-        flow, live, before = draft.flow, draft.live, draft.orders.places
-        stream, place = before.stream.copy(), before.place.copy()
-        last = len(place)
-        blocks: dict[int, int] = {}
-        for _, layer in flow.layers:
-            classes = flow.classes[layer.out]
-            alive = classes[live.lines[layer.out]]
-            free = stream[alive] >= 0
-            if layer.groups == 1 and free.any():
-                own = int(stream[alive[free.argmax()]])
-                block = self._pricing.block(flow, layer)
-                blocks[own] = min(block, blocks.get(own, block))
-                # What nobody needs comes last.
-                idle = np.unique(classes[stream[classes] < 0])
-                stream[idle], place[idle] = own, last + np.arange(len(idle))
-                last += len(idle)
-        places = Places(stream, place)
-        more = find_live(flow, draft.read, places, blocks)
-        if all(np.array_equal(own, live.lines[line]) for line, own in more.lines.items()):
+        places, blocks = with_idle(draft.flow, draft.live, draft.orders.places, self._pricing.block)
+        more = find_live(draft.flow, draft.read, places, blocks)
+        if all(np.array_equal(own, draft.live.lines[line]) for line, own in more.lines.items()):
             return base
         return self._tried(base, draft.read, more, places)
+
+    def in_blocks(self, base: Written) -> Written:
+        """The plan, or one whose layers read whole tensors and whole blocks, if that is cheaper."""
+        if not self._pricing.prices.favours_whole:
+            return base
+        best = base
+        for joins in (False, True):
+            other = write(in_blocks(base.draft, self._pricing, joins=joins), self._pricing)
+            best = self.cheaper(best, other)
+        return best
 
     def _tried(
         self, base: Written, read: Mapping[str, Positions], live: Liveness, places: Places

@@ -18,8 +18,9 @@ import numpy as np
 
 from upscale.channels import Parameter, Positions
 from upscale.flow.channel_flow import ChannelFlow
+from upscale.flow.lines import Line
 from upscale.flow.liveness import Liveness
-from upscale.flow.relations import Line, Reduce
+from upscale.flow.relations import Reduce
 from upscale.planning.layouts import Layouts
 from upscale.targets.prices import WORTH_IT
 from upscale.targets.target import Fetched, Pricing

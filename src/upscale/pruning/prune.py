@@ -24,6 +24,8 @@ from upscale.model.batches import each_batch, recalibrate
 from upscale.model.layers import check_fits
 from upscale.planning import Plan, Way
 from upscale.pruning import fuse as fusing
+from upscale.recovery.biases import with_biases
+from upscale.recovery.growing import grown
 from upscale.recovery.recover import Recovery
 from upscale.recovery.recover import recover as refit
 from upscale.selected.amounts import Amount, Latency
@@ -32,7 +34,7 @@ from upscale.selection.options import Options
 from upscale.selection.select import select_channels
 from upscale.subject import Subject
 from upscale.targets.racing import race_models
-from upscale.targets.runtime import pricing_for
+from upscale.targets.runtime import multiple_for, pricing_for
 from upscale.targets.target import Target
 from upscale.verify import verify as verify_exported
 
@@ -58,6 +60,7 @@ def prune(
     measure: bool = False,
     fuse: bool = False,
     recover: bool | str = False,
+    bias: bool = False,
     steps: int = 1,
     tune: Tune | None = None,
     progress: Progress | None = None,
@@ -83,6 +86,8 @@ def prune(
     recover
         Refit what is left on the inputs in `data`, without labels, as `upscale.recover` does;
         `"norms"` renews the statistics of BatchNorms alone. With several steps, after each.
+    bias
+        Give a bias to each refitted layer that has none and no BatchNorm behind it.
     steps, tune
         With several steps the amount grows evenly; after each, `tune(masked, step)` may train
         the masked model as it likes before the next is taken.
@@ -106,18 +111,24 @@ def prune(
         raise SelectionError(f"recover is {recover!r}; it must be True, False or 'norms'")
     if recover and options.get("data") is None:
         raise SelectionError("recover needs data; pass data=, batches of inputs")
+    if bias and recover is not True:
+        raise SelectionError("a bias is added for a refit to use; pass recover=True too")
     if options.get("data") is not None:
         options["data"] = list(each_batch(options["data"]))  # criteria and refits go through it
         if not options["data"]:
             raise BatchError("data holds no batch; pass some of the model's inputs")
     subject = Subject.of(model, example)
+    if bias:
+        subject = with_biases(subject)
     way = Way(order, pricing_for(subject.example, target), widen)
+    if "round_to" in options:
+        options["round_to"] = multiple_for(options["round_to"], subject.example, target)
     tell = progress or (lambda line: None)
     job = _Job(subject, way, verify, selection or Selection(kept={}))
-    mend = _mender(model, recover, options, tell)
+    mend = _Mender.of(model, recover, bias, options, tell)
     if amount is None:
         check_fits(subject.model, job.selection)
-        drawn = _settled(job, 1, tune, mend)
+        drawn = _settled(job, 1, tune, mend, last=True)
     else:
         if isinstance(amount, Latency):
             amount = _share_for(job, amount, Options(Amount(0), **options), tell)
@@ -145,20 +156,32 @@ def _check_asks_once(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What to prune, how, and the channels chosen so far."""
+    """What to prune, how, and the channels chosen so far; if they were `planned` for, the plan."""
 
     subject: Subject
     way: Way
     verify: bool
     selection: Selection
+    planned: Plan | None = None
 
     def plan(self, way: Way) -> Plan:
         """The plan that a way of planning makes."""
+        if self.planned is not None and way == self.way:
+            return self.planned
         return plan_for(self.subject, (self.selection,), way)
 
     def masked(self) -> nn.Module:
         """The model with the masks that users train."""
         return masking.masked_by(self.subject.model, (self.selection,), lambda: self.subject.norms)
+
+    def tuned(self, model: nn.Module) -> _Job:
+        """The job with a masked model that was mended or trained."""
+        return replace(self, subject=self.subject.tuned(model))
+
+    def grown(self) -> _Job:
+        """The job with all channels that its plan reads, and this plan."""
+        plan, (selection,) = grown(self.subject.model, self.plan(self.way), (self.selection,))
+        return replace(self, selection=selection, planned=plan)
 
     def exported(self, plan: Plan) -> fx.GraphModule:
         """What a plan exports, verified if that was asked for."""
@@ -184,31 +207,66 @@ class _Job:
         return pruned
 
 
-Mender = Callable[[_Job], nn.Module]
-
-
-def _mender(
-    model: nn.Module, recover: bool | str, options: Mapping[str, Any], tell: Progress
-) -> Mender | None:
-    """What makes the masked model of a job come close to the unpruned one again, if anything.
+@dataclass(frozen=True, slots=True)
+class _Mender:
+    """What makes the masked model of a job come close to the unpruned one again.
 
     Layers that choose for themselves, by what refitting leaves, do so again where they are met:
     then what they read is what they will read.
     """
-    if not recover:
-        return None
-    data = options["data"]
-    alone = options.get("constraint", "none") == "none" and options.get("side", "input") == "input"
-    choose = options.get("importance") == "reconstruction" and alone
 
-    def renewed(job: _Job) -> nn.Module:
-        return recalibrate(job.masked(), data, len(job.subject.example.args) or 1)
+    model: nn.Module
+    data: list[Any]
+    norms_alone: bool
+    bias: bool
+    chooses: bool
+    tell: Progress
 
-    def refitted(job: _Job) -> nn.Module:
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        recover: bool | str,
+        bias: bool,
+        options: Mapping[str, Any],
+        tell: Progress,
+    ) -> _Mender | None:
+        """What was asked for, if anything."""
+        if not recover:
+            return None
+        constraint, side = options.get("constraint", "none"), options.get("side", "input")
+        by_error = options.get("importance") == "reconstruction"
+        chooses = recover is True and by_error and (constraint, side) == ("none", "input")
+        return cls(model, options["data"], recover == "norms", bias, chooses, tell)
+
+    def mended(self, job: _Job) -> _Job:
+        """A job whose model is mended, with the channels that it was mended for."""
+        if self.norms_alone:
+            count = len(job.subject.example.args) or 1
+            return job.tuned(recalibrate(job.masked(), self.data, count))
         own = masking.hold_outputs(job.subject.model, job.subject.masks)
-        return refit(own, job.selection, data, towards=model, choose=choose, progress=tell)
+        refitted = refit(
+            own,
+            job.selection,
+            self.data,
+            towards=self.model,
+            choose=self.chooses,
+            bias=self.bias,
+            progress=self.tell,
+        )
+        told = Recovery.of(refitted)
+        assert told is not None
+        return replace(job.tuned(refitted), selection=told.selections[0])
 
-    return renewed if recover == "norms" else refitted
+    def finished(self, job: _Job) -> _Job:
+        """The same, for the last time: what the plan reads anyway is kept as well."""
+        if not self.chooses:
+            return self.mended(job.grown())
+        chosen = self.mended(job)
+        grown = replace(job, selection=chosen.selection).grown()
+        if grown.selection == chosen.selection:
+            return chosen
+        return replace(self, chooses=False).mended(grown)
 
 
 def _draw(
@@ -216,7 +274,7 @@ def _draw(
     options: Options,
     steps: int = 1,
     tune: Tune | None = None,
-    mend: Mender | None = None,
+    mend: _Mender | None = None,
     tell: Progress = lambda line: None,
 ) -> _Job:
     """Choose channels, in steps."""
@@ -226,22 +284,19 @@ def _draw(
             tell(f"step {step} of {steps}")
         options = replace(options, amount=replace(amount, share=amount.share * step / steps))
         job = replace(job, selection=select_channels(job.subject, options))
-        job = _settled(job, step, tune, mend)
+        job = _settled(job, step, tune, mend, last=step == steps)
         options = replace(options, within=job.selection)
     return job
 
 
-def _settled(job: _Job, step: int, tune: Tune | None, mend: Mender | None) -> _Job:
+def _settled(job: _Job, step: int, tune: Tune | None, mend: _Mender | None, *, last: bool) -> _Job:
     """A job with channels chosen, mended and tuned as was asked for."""
     if mend is not None:
-        mended = mend(job)
-        told = Recovery.of(mended)
-        (selection,) = (job.selection,) if told is None else told.selections
-        job = replace(job, subject=job.subject.tuned(mended), selection=selection)
+        job = mend.finished(job) if last else mend.mended(job)
     if tune is not None:
         model = job.masked()
         tune(model, step)
-        job = replace(job, subject=job.subject.tuned(model))
+        job = job.tuned(model)
     return job
 
 
@@ -258,7 +313,7 @@ def _fastest(job: _Job, tell: Progress) -> fx.GraphModule:
     if job.selection.side == "input":
         # The masked model with nothing removed competes too; masks of outputs are no weights.
         zeroed = job.subject.tuned(job.masked())
-        whole = replace(job, subject=zeroed, selection=Selection(kept={}))
+        whole = replace(job, subject=zeroed, selection=Selection(kept={}), planned=None)
         exports["whole"] = whole.exported(whole.plan(job.way))
     model, example = job.subject.model, job.subject.example
     taken = race_models({"unpruned": model, **exports}, example, job.way.pricing.target)

@@ -11,14 +11,16 @@ from torch import Tensor, nn
 
 from upscale.api import plan_for
 from upscale.capture import Captured
-from upscale.channels import Parameter, positions
+from upscale.channels import Flags, Parameter, positions
 from upscale.errors import AmountWarning
 from upscale.flow.channel_flow import ChannelFlow, Frozen
+from upscale.flow.lines import Line
 from upscale.flow.liveness import find_live
 from upscale.flow.relations import Reduce
 from upscale.model.accepting import ordinary_tensors
 from upscale.model.layers import columns, layers, weight_of
 from upscale.planning import Way
+from upscale.pruning.heads import heads_of
 from upscale.selected.amounts import Amount
 from upscale.selected.selection import Selection
 from upscale.selection.options import Options
@@ -57,6 +59,7 @@ class Survey:
     `prunable` is the share of weights in layers whose inputs or outputs can leave; `expected`
     the estimated latency, as a share of the unpruned model's, by the share of channels pruned;
     nothing, if there is nothing to estimate.
+    `heads` counts the heads of attention that can leave whole; `upscale.heads` says where.
     `beside` are weights that are no layer's own, such as those of a fused attention.
     """
 
@@ -66,6 +69,7 @@ class Survey:
     unreached: tuple[str, ...]
     frozen: tuple[Frozen, ...]
     prunable: float
+    heads: int
     expected: Mapping[float, float]
 
     def __str__(self) -> str:
@@ -78,6 +82,8 @@ class Survey:
             *_stays("input", count, [(v, v.why_inputs) for v in self.layers if v.why_inputs]),
             *_stays("output", count, [(v, v.why) for v in self.layers if v.why]),
         ]
+        if self.heads:
+            lines.append(f"{self.heads} heads of attention can leave whole.")
         if self.beside:
             count, weights = len(self.beside), sum(each.weights for each in self.beside)
             lines.append(
@@ -132,16 +138,21 @@ def survey(model: nn.Module, example: Any, *, target: Target | None = None) -> S
         unreached=tuple(sorted(set(subject.weights.values()) - reached)),
         frozen=plan.frozen,
         prunable=leaving / max(1, weights),
+        heads=heads_of(subject).count,
         expected=expected,
     )
+
+
+def needed_rows(flow: ChannelFlow) -> Mapping[Line, Flags]:
+    """What is live of every line when all layers drop all their columns."""
+    return find_live(flow, {layer.layer: positions(()) for _, layer in flow.layers}).lines
 
 
 def _layers(subject: Subject) -> tuple[tuple[LayerSurvey, ...], tuple[LayerSurvey, ...]]:
     """Every layer that the model reaches, and the weights it multiplies by that are no layer's."""
     model, captured, flow = subject.model, subject.captured, subject.flow
     reductions = {layer.name: layer for _, layer in flow.layers}
-    # What is live of every line when all layers drop all their columns.
-    needed = find_live(flow, {layer.layer: positions(()) for _, layer in flow.layers}).lines
+    needed = needed_rows(flow)
 
     def view(name: str, kind: str, weight: Tensor, inputs: int, relation: Reduce) -> LayerSurvey:
         inputs_leave = relation.read in flow.classes and not relation.channelwise

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from upscale.recovery import processes
 from upscale.recovery.moments import TARGETS, Moments
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
 from upscale.recovery.sites import Cut, Norm, Site, tensor_of
@@ -97,6 +98,19 @@ class Counting:
                 part.add(rows, wanted)
         return parts[0].reduced(), parts[1].reduced()
 
+    def spread(self, site: Site) -> tuple[Tensor, Tensor]:
+        """The mean and the variance of each channel that the pruned network's layer makes."""
+        total: Moments | None = None
+        for batch in self.beside.batches:
+            value = self.beside.value(PRUNED, site.node, batch)
+            made = _wide_enough(site.geometry.by_channel(value)).flatten(0, 1).T[:, :, None]
+            total = total or Moments.none(len(made), 1, 1, made.device)
+            total.add(made, made)
+        assert total is not None
+        total.reduced()
+        mean, variance = total.spread(torch.ones_like(total.gram))
+        return mean.flatten(), variance.flatten()
+
     def _none(self, groups: int, columns: int, outputs: int, like: Tensor) -> Parts:
         first, second = (Moments.none(groups, columns, outputs, like.device) for _ in range(2))
         return first, second
@@ -135,11 +149,11 @@ class Counting:
         every = round(1 / HELD_OUT)
         if samples >= every:
             return samples - round(samples * HELD_OUT)
-        return 0 if batch % every == 1 else samples
+        return 0 if processes.number_of(batch) % every == 1 else samples
 
     def _places(self, samples: int, places: int) -> Tensor | None:
         """The places of an image to look at: all, or some that are drawn if there are very many."""
-        wanted = -(-ROWS // max(1, samples * len(self.beside.batches)))
+        wanted = -(-ROWS // max(1, samples * self.beside.batches_of_all))
         if wanted >= places:
             return None
         drawn = torch.randperm(places, generator=torch.Generator().manual_seed(places))

@@ -20,8 +20,8 @@ from upscale.model.layers import weight_names
 from upscale.recovery.counting import Counting
 from upscale.recovery.elimination import Curve, eliminate
 from upscale.recovery.fitting import DAMPING, System, variation
+from upscale.recovery.given import taken_batches
 from upscale.recovery.moments import Moments
-from upscale.recovery.recover import taken_batches
 from upscale.recovery.sensitivity import sensitivities
 from upscale.recovery.shelf import MEMORY, Shelf
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide

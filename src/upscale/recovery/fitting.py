@@ -115,7 +115,9 @@ def _solved(
     moments: Moments, old: Tensor, strength: float, shift: Tensor, *, shifts: bool
 ) -> tuple[Tensor, Tensor]:
     """The weights and shifts of least error for a strength of the pull."""
-    weight = System.of(moments, shift, shifts=shifts).solved(old, strength)
+    # A layer that reads nothing has its shifts alone to be fitted.
+    reads = old.shape[1] > 0
+    weight = System.of(moments, shift, shifts=shifts).solved(old, strength) if reads else old
     if not shifts:
         return weight, shift
     n = moments.count.clamp_min(1)

@@ -86,14 +86,17 @@ class Geometry:
             zip(self.kernel, steps, self.dilation, strict=True)
         ):
             windows = windows.unfold(3 + axis, apart * (size - 1) + 1, step)[..., ::apart]
-        # samples × groups × columns × places of each axis × taps of each axis
+        # samples × groups × columns × places of each axis × taps of each axis; what is copied
+        # below comes to lie as it is multiplied: groups, samples and places first.
+        around = range(3, 3 + axes)
+        windows = windows.permute(1, 0, *around, 2, *(axis + axes for axis in around))
         if places is None:
-            windows = windows.flatten(3, 2 + axes)
+            windows = windows.flatten(2, 1 + axes)
         else:
-            where = torch.unravel_index(places, windows.shape[3 : 3 + axes])
-            at: Any = (*[slice(None)] * 3, *where)
+            where = torch.unravel_index(places, windows.shape[2 : 2 + axes])
+            at: Any = (slice(None), slice(None), *where)
             windows = windows[at]
-        return windows.flatten(4).permute(0, 3, 1, 2, 4)
+        return windows.flatten(4).permute(1, 2, 0, 3, 4)
 
     def _padded(self, read: Tensor) -> Tensor:
         if self.transposed and prod(self.stride) > 1:
@@ -103,7 +106,8 @@ class Geometry:
             spread[apart] = read
             read = spread
         if any(self.padding):
-            return F.pad(read, self.padding, mode=self.mode)
+            # Of no channels there is no border to mirror.
+            return F.pad(read, self.padding, mode=self.mode if read.shape[1] else "constant")
         return read
 
 

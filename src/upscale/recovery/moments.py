@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+
+from upscale.recovery import processes
 
 # The sums that targets are in.
 TARGETS = ("targets", "cross", "energy")
@@ -75,9 +76,8 @@ class Moments:
 
     def reduced(self, *names: str) -> Moments:
         """The sums over all processes, where there are several: of these, or of all."""
-        if dist.is_available() and dist.is_initialized():
-            for name in names or [own.name for own in fields(self)]:
-                dist.all_reduce(getattr(self, name))
+        for name in names or [own.name for own in fields(self)]:
+            processes.summed(getattr(self, name))
         return self
 
     def centred(self) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import time
 import warnings
 import weakref
@@ -12,14 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from upscale import masking
-from upscale.capture import Captured, Example, OwnDraws, tensors_in
-from upscale.errors import BatchError, RecoveryError, RecoveryWarning
+from upscale.capture import Example
+from upscale.errors import RecoveryError, RecoveryWarning
 from upscale.model.accepting import ordinary_tensors
-from upscale.model.batches import Batch, batches_of, evaluating
-from upscale.model.layers import check_fits, weight_names
+from upscale.model.batches import evaluating
+from upscale.model.layers import check_fits
+from upscale.planning.plan import Plan
+from upscale.recovery.apart import masked_nodes, multiplying, reading
+from upscale.recovery.biases import with_biases
+from upscale.recovery.given import check_responds, taken_batches
+from upscale.recovery.growing import check_made_of, grown
 from upscale.recovery.refitting import Refit, Refitting, few_rows
 from upscale.recovery.shelf import MEMORY, Shelf
 from upscale.recovery.side_by_side import PRUNED, UNPRUNED, SideBySide
@@ -34,12 +38,16 @@ Progress = Callable[[str], object]
 class Recovery:
     """What became of each layer, in the order in which they ran, and what was left as it is.
 
-    `selections` are those that the model is masked by: with `choose`, of the columns chosen.
+    `left` names what is pruned, or reads what has changed, and could not be refitted: a layer, or a
+    weight that is no layer's of its own.
+    `selections` are those that the model is masked by: with `choose`, of the columns chosen; with
+    a plan, of all that it reads. `plan` then exports just that.
     """
 
     refits: tuple[Refit, ...]
     left: Mapping[str, str]
     selections: tuple[Selection, ...]
+    plan: Plan | None = None
 
     @classmethod
     def of(cls, model: nn.Module) -> Recovery | None:
@@ -67,6 +75,8 @@ def recover(
     *,
     towards: nn.Module | None = None,
     choose: bool = False,
+    bias: bool = False,
+    plan: Plan | None = None,
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> nn.Module:
@@ -89,6 +99,13 @@ def recover(
         Choose anew which columns each layer keeps, as many as the selection does: when the layer
         is met, those go whose loss the others can best make up for. Channels are then chosen layer
         by layer, whatever the constraint of the selection was.
+    bias
+        Give a bias to each refitted layer that has none and no BatchNorm behind it. Without it no
+        parameter is added.
+    plan
+        The plan of the selection, if there is one: columns that it reads anyway, so that less is
+        copied, are kept as well. `Recovery.of(recovered).plan` exports what comes of it; that
+        reads, copies and makes the same. Where biases were added there is none: plan again.
     memory
         Bytes of values to hold in memory; what is beyond lies on disk until it is read.
     progress
@@ -108,55 +125,80 @@ def recover(
     False
     """
     inputs = taken_batches(model, batches)
-    example = inputs[0]
     selections = (selection,) if isinstance(selection, Selection) else tuple(selection)
     with evaluating(model):
-        subject = Subject.of(model, example)
-        aim = subject if towards is None else Subject.of(towards, example)
+        subject = Subject.of(model, inputs[0])
+        aim = subject if towards is None else Subject.of(towards, inputs[0])
+        plain = subject.model
+        if bias:
+            subject, aim = with_biases(subject), with_biases(aim)
     for each in selections:
         check_fits(subject.model, each)
-    outputs = [each for each in selections if each.side == "output"]
-    pruned = masking.hold_outputs(subject.model, subject.masks)
-    pruned = masking.masked_by(pruned, outputs, lambda: subject.norms).eval()
-    reference = copy.deepcopy(aim.model).eval()
-    _check_responds(reference, inputs)
-    sites, norms = find_sites(aim.captured, aim.model)
-    names = weight_names(pruned)
-    kept = _kept(pruned, [each for each in selections if each.side == "input"], names)
-    models = {UNPRUNED: reference, PRUNED: pruned}
-    masked = frozenset(_masked_nodes(aim.captured, pruned))
-    with torch.no_grad(), Shelf(memory) as shelf:
-        beside = SideBySide(aim.captured, models, inputs, shelf)
-        run = Refitting(beside, models, sites, norms, kept, masked, choose, _Teller(progress))
-        run.run()
-    if few := few_rows(run.refits):
+    if plan is not None:
+        if choose:
+            raise RecoveryError("a plan reads columns that are chosen: give choose= or plan=")
+        check_made_of(plan, selections, subject.weights)
+        plan, selections = grown(plain, plan, selections)
+        plan = plan if subject.model is plain else None  # it was made for a model without biases
+    pruned, told = _refitted(subject, aim, selections, inputs, choose, memory, _Teller(progress))
+    if few := few_rows(told.refits):
         message = (
             f"{len(few)} layers, {few[0]} first, were fitted to fewer rows than they have columns: "
             "they stay close to their old weights, or keep them. Pass more batches to have them "
             "fitted better"
         )
         warnings.warn(message, RecoveryWarning, stacklevel=3)
-    fitted = {site.weight for site in sites.values()}
-    left = {
-        layer: LEFT for layer, weight in names.items() if weight in kept and weight not in fitted
-    }
-    selections = tuple(_narrowed(each, names, kept) for each in selections)
-    recovered = masking.masked_by(pruned, [s for s in selections if s.side == "input"], dict)
+    inputs_kept = [each for each in told.selections if each.side == "input"]
+    recovered = masking.masked_by(pruned, inputs_kept, dict)
     modes = {name: module.training for name, module in model.named_modules()}
     for name, twin in recovered.named_modules():
         twin.training = modes[name]
-    _RECOVERIES[recovered] = Recovery(tuple(run.refits), left, selections)
+    _RECOVERIES[recovered] = replace(told, plan=plan)
     return recovered
 
 
-def _kept(
-    model: nn.Module, selections: Iterable[Selection], names: Mapping[str, str]
-) -> dict[str, tuple[int, ...]]:
+def _refitted(
+    subject: Subject,
+    aim: Subject,
+    selections: Sequence[Selection],
+    inputs: Sequence[Example],
+    choose: bool,
+    memory: int,
+    tell: Callable[[int, int], None],
+) -> tuple[nn.Module, Recovery]:
+    """A subject's model with weights refitted towards another's, and what became of each."""
+    outputs = [each for each in selections if each.side == "output"]
+    pruned = masking.hold_outputs(subject.model, subject.masks)
+    pruned = masking.masked_by(pruned, outputs, lambda: subject.norms).eval()
+    reference = copy.deepcopy(aim.model).eval()
+    check_responds(reference, inputs)
+    sites, norms = find_sites(aim.captured, aim.model)
+    kept, names = _kept(subject, selections), subject.weights
+    # Groups of a transposed convolution have columns of their own, which no one fit can tell apart.
+    sites = {n: s for n, s in sites.items() if not (s.own_columns and s.weight in kept)}
+    fitted = {site.weight for site in sites.values()}
+    left = {n: kept[weight] for n, weight in names.items() if weight in kept.keys() - fitted}
+    pruned = masking.mask(pruned, Selection(kept=left))
+    models = {UNPRUNED: reference, PRUNED: pruned}
+    masked = masked_nodes(aim.captured, pruned) | reading(aim.captured, {names[n] for n in left})
+    with torch.no_grad(), Shelf(memory) as shelf:
+        beside = SideBySide(aim.captured, models, inputs, shelf, masked)
+        run = Refitting(beside, models, sites, norms, kept, choose, tell)
+        run.run()
+    unfitted = multiplying(aim.captured, beside.apart) - fitted - {names[layer] for layer in left}
+    layer_of = {weight: layer for layer, weight in reversed(names.items())}
+    told = [*left, *sorted(layer_of.get(weight, weight) for weight in unfitted)]
+    selections = tuple(_narrowed(each, names, kept) for each in selections)
+    return pruned, Recovery(tuple(run.refits), dict.fromkeys(told, LEFT), selections)
+
+
+def _kept(subject: Subject, selections: Iterable[Selection]) -> dict[str, tuple[int, ...]]:
     """The columns that selections, and masks that are on a model already, leave each weight."""
     kept: dict[str, set[int]] = {}
-    for own in (masking.kept_columns(model), *(each.kept for each in selections)):
+    inputs = (each.kept for each in selections if each.side == "input")
+    for own in (masking.kept_columns(subject.model), *inputs):
         for layer, columns in own.items():
-            weight = names[layer]
+            weight = subject.weights[layer]
             kept[weight] = kept.get(weight, set(columns)) & set(columns)
     return {weight: tuple(sorted(columns)) for weight, columns in kept.items()}
 
@@ -164,78 +206,15 @@ def _kept(
 def _narrowed(
     selection: Selection, names: Mapping[str, str], kept: Mapping[str, tuple[int, ...]]
 ) -> Selection:
-    """An input selection, of the columns that weights have kept."""
+    """An input selection, of the columns that weights have kept; other windows than theirs go."""
     if selection.side == "output":
         return selection
-    return replace(selection, kept={layer: kept[names[layer]] for layer in selection.kept})
+    own = {layer: kept[names[layer]] for layer in selection.kept}
+    windows = {n: w for n, w in selection.windows.items() if set(own.get(n, ())) <= set(w)}
+    return replace(selection, kept=own, windows=windows)
 
 
 LEFT = "is left: it is not called as a plain convolution or linear layer, or shares its weight"
-
-
-def _masked_nodes(captured: Captured, pruned: nn.Module) -> Iterable[str]:
-    """The nodes after which output masks make something zero."""
-    held = {n for n, module in pruned.named_modules() if masking.held_channels(module)}
-    for node in captured.graph.nodes:
-        if captured.observed[node.name].home in held:
-            if node.op != "call_module":
-                raise RecoveryError(
-                    f"{node.name}: output masks on a model that torch.fx cannot trace cannot be "
-                    "refitted; prune its input side instead"
-                )
-            yield node.name
-
-
-def taken_batches(model: nn.Module, batches: Iterable[Any]) -> list[Example]:
-    """The caller's batches, checked; a model takes as many inputs as it cannot do without."""
-    given = inspect.signature(model.forward).parameters.values()
-    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one for one in given if one.kind in plain and one.default is one.empty]
-    taken = [Example(b.args, b.kwargs) for b in batches_of(batches, max(1, len(needed)))]
-    if not taken:
-        raise BatchError("there are no batches; pass some of the model's inputs")
-    return taken
-
-
-def _check_responds(model: nn.Module, batches: Sequence[Example]) -> None:
-    """Raise if the model cannot take the batches, or makes the same of them all."""
-    made: list[list[Tensor]] = []
-    known, varies = set(), False
-    with torch.no_grad(), OwnDraws():
-        for batch in batches:
-            kind = (*batch.kwargs, *((own.shape[1:], own.dtype) for own in batch.tensors))
-            # Once it is known to respond, one batch of each kind tells whether the model takes it.
-            if varies and kind in known:
-                continue
-            known.add(kind)
-            given = batch.copied()
-            new = tensors_in(Batch(given.args, given.kwargs, None).run(model))
-            made = [*made[-1:], new]
-            varies = varies or any(_varies(own) for own in zip(*made, strict=False))
-    if varies:
-        return
-    if any(_varies(own) for own in zip(*(batch.tensors for batch in batches), strict=False)):
-        raise RecoveryError(
-            "the model makes the same of all samples, although they differ: its outputs do not "
-            "depend on the input, and there is nothing to fit to"
-        )
-    raise RecoveryError(
-        "all samples are the same, or there is one: that is nothing to fit to. Pass several "
-        "different inputs"
-    )
-
-
-def _varies(values: Sequence[Tensor]) -> bool:
-    """Whether samples of one tensor differ, or the first samples of several."""
-    first, *others = (x if x.ndim else x.reshape(1) for x in values)
-    if not torch.allclose(first, first[:1].expand_as(first)):
-        return True
-    return any(
-        x.shape[1:] != first.shape[1:]
-        or x.dtype != first.dtype
-        or not torch.allclose(first[:1], x[:1])
-        for x in others
-    )
 
 
 class _Teller:

@@ -56,7 +56,6 @@ class Refitting:
     sites: Mapping[str, Site]
     norms: Mapping[str, Norm]
     kept: dict[str, tuple[int, ...]]
-    masked: frozenset[str]
     choosing: bool
     tell: Callable[[int, int], None]
     refits: list[Refit] = field(default_factory=list)
@@ -84,6 +83,8 @@ class Refitting:
                 elif node.name in self.norms and node.name not in behind:
                     self._fit_norm(self.norms[node.name], node)
                 self.beside.run(PRUNED, node)
+                if site is not None and site.norm is not None:
+                    self._renew(site, site.norm)
             self.beside.forget(at)
             self.tell(at + 1, len(self.beside.nodes) - 1)
 
@@ -92,7 +93,7 @@ class Refitting:
         self.beside.run(UNPRUNED, node)
         site = self.sites.get(node.name)
         pruned = site is not None and site.weight in self.kept
-        if not (self.beside.differs(node) or pruned or node.name in self.masked):
+        if not (self.beside.differs(node) or pruned):
             return False
         self.beside.apart.add(node.name)
         return True
@@ -163,6 +164,11 @@ class Refitting:
     def _note(self, weight: str, found: Fit) -> None:
         rows, columns = int(found.whole.count), found.weight.shape[1]
         self.refits.append(Refit(weight, found.before, found.after, rows, columns, not found.pays))
+
+    def _renew(self, site: Site, norm: Norm) -> None:
+        """Give the norm behind a layer the statistics of what the layer makes now."""
+        model = self.models[PRUNED]
+        write_norm(model, norm, *self._counting.spread(site), *affine(model, norm))
 
     def _fit_norm(self, norm: Norm, node: fx.Node) -> None:
         """Fit a norm of its own: the scale and shift that bring it closest to what it made."""

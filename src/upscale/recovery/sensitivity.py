@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from upscale.capture import Captured, Example, OwnDraws, tensors_in
+from upscale.recovery import processes
 from upscale.recovery.fitting import TINY
 from upscale.recovery.shelf import Shelf
 from upscale.recovery.side_by_side import UNPRUNED, SideBySide
@@ -37,31 +38,50 @@ def sensitivities(
     As a share of what the outputs vary by: times an error's mean square it is the mean square
     that the outputs move by. None of a layer that no output follows from smoothly.
     """
+    totals: dict[str, Tensor] = {}
+    made: list[list[Tensor]] = []
+    for outputs, slopes in _looked_at(captured, model, _first(batches), sites):
+        for site, slope in slopes:
+            squares = site.geometry.by_channel(slope.double()).square().sum(dim=(0, 1))
+            totals[site.weight] = totals.get(site.weight, torch.zeros_like(squares)) + squares
+        made.append([output.double() for output in outputs])
+    varied = sum(_variation(outputs) for outputs in zip(*made, strict=True))
+    return {n: processes.summed(total) / max(varied, TINY) for n, total in sorted(totals.items())}
+
+
+def _first(batches: Iterable[Example]) -> Iterator[Example]:
+    """As many batches as hold enough samples."""
+    seen = 0
+    for batch in batches:
+        if seen >= SAMPLES / processes.count():
+            return
+        yield batch
+        first = batch.tensors[0]
+        seen += len(first) if first.ndim else 1
+
+
+def _looked_at(
+    captured: Captured, model: nn.Module, batches: Iterable[Example], sites: Mapping[str, Site]
+) -> Iterator[tuple[list[Tensor], list[tuple[Site, Tensor]]]]:
+    """What the model makes of each batch, and g at each site that its outputs follow from.
+
+    Nothing if there is none: no output is a number that moves smoothly with what sites make.
+    """
     own = copy.deepcopy(model)
     for parameter in own.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    totals: dict[str, Tensor] = {}
-    made: list[list[Tensor]] = []
-    seen, draws = 0, torch.Generator().manual_seed(0)
     for batch in batches:
-        if seen >= SAMPLES:
-            break
+        draws = torch.Generator().manual_seed(0)  # whichever process a batch is run in
         slopes: list[tuple[Site, Tensor]] = []
         with torch.enable_grad(), OwnDraws():
             outputs = _run(captured, own, batch, sites, slopes)
             smooth = [output for output in outputs if output.requires_grad]
             if not smooth:
-                return {}
+                return
             signs = [torch.randint(0, 2, x.shape, generator=draws).to(x) * 2 - 1 for x in smooth]
             torch.autograd.backward(smooth, signs)
-        for site, slope in slopes:
-            squares = site.geometry.by_channel(slope.double()).square().sum(dim=(0, 1))
-            totals[site.weight] = totals.get(site.weight, torch.zeros_like(squares)) + squares
         own.zero_grad(set_to_none=True)
-        made.append([output.detach().double() for output in smooth])
-        seen += len(smooth[0]) if smooth[0].ndim else 1
-    varied = sum(_variation(outputs) for outputs in zip(*made, strict=True))
-    return {weight: total / max(varied, TINY) for weight, total in totals.items()}
+        yield [output.detach() for output in smooth], slopes
 
 
 def _run(
@@ -91,8 +111,12 @@ def _run(
 
 def _variation(outputs: Sequence[Tensor]) -> float:
     """How much one output varies about its mean over all samples; all of it where it cannot."""
+    squares = processes.summed(torch.stack([output.square().sum() for output in outputs]).sum())
     shapes = {output.shape[1:] for output in outputs}
-    if len(shapes) > 1 or outputs[0].ndim == 0:
-        return float(sum(output.square().sum() for output in outputs))
+    apart = torch.tensor(float(len(shapes) > 1 or outputs[0].ndim == 0))
+    if processes.summed(apart) > 0:
+        return float(squares)
     whole = torch.cat(list(outputs))
-    return float((whole - whole.mean(dim=0)).square().sum())
+    count = processes.summed(torch.tensor(float(len(whole))))
+    mean = processes.summed(whole.sum(dim=0)) / count
+    return float(processes.summed((whole - mean).square().sum()))

@@ -13,23 +13,30 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_map_only
+from torch.fx._pytree import tree_flatten_spec
+from torch.utils._pytree import tree_map_only, tree_unflatten
 
 from upscale.capture import Captured, Example
+from upscale.errors import BatchError
+from upscale.recovery import processes
 from upscale.recovery.shelf import Key, Shelf
 
 PRUNED, UNPRUNED = "pruned", "unpruned"
+Mask = Callable[[Any], Any]
 
 
 class SideBySide:
     """What two networks made of every batch so far.
 
-    `apart` are the nodes of which the two make different things; all others are run once.
+    `apart` are the nodes of which the two make different things; all others are run once. `masks`
+    are laid on what nodes of the pruned one make.
     """
 
     def __init__(
@@ -38,11 +45,12 @@ class SideBySide:
         models: Mapping[str, nn.Module],
         batches: Sequence[Example],
         shelf: Shelf,
+        masks: Mapping[str, Mask] | None = None,
     ) -> None:
         self.nodes: list[fx.Node] = list(captured.graph.nodes)
         self.batches = range(len(batches))
         self.apart: set[str] = set()
-        self._models, self._shelf = models, shelf
+        self._models, self._shelf, self._masks = models, shelf, masks or {}
         self._extras, self._observed = captured.extras, captured.observed
         graph, model = captured.graph, models[UNPRUNED]
         places = graph.find_nodes(op="placeholder")
@@ -55,6 +63,11 @@ class SideBySide:
         for operand, at in read.items():
             self._leaving[at].append(operand.name)
 
+    @cached_property
+    def batches_of_all(self) -> int:
+        """How many batches there are in all processes."""
+        return int(processes.summed(torch.tensor(len(self.batches))))
+
     def value(self, network: str, node: str, batch: int) -> Any:
         """What a network's node made of a batch."""
         return self._shelf.get(self._key(network, node, batch))
@@ -62,11 +75,16 @@ class SideBySide:
     def run(self, network: str, node: fx.Node) -> None:
         """Run a node on every batch, and keep what it makes."""
         for batch in self.batches:
-            self._shelf.put((network, node.name, batch), self._made(network, node, batch))
+            made = self._made(network, node, batch)
+            if network == PRUNED and node.name in self._masks:
+                made = self._masks[node.name](made)
+            self._shelf.put((network, node.name, batch), made)
 
     def differs(self, node: fx.Node) -> bool:
-        """Whether what a node reads differs between the networks."""
-        return any(operand.name in self.apart for operand in node.all_input_nodes)
+        """Whether what a node reads or makes differs between the networks, weights aside."""
+        return node.name in self._masks or any(
+            operand.name in self.apart for operand in node.all_input_nodes
+        )
 
     def forget(self, at: int) -> None:
         """Drop what has no reader after the node at a place."""
@@ -123,9 +141,17 @@ class SideBySide:
 
 def _inputs(graph: fx.Graph, model: nn.Module, example: Example) -> Sequence[Any]:
     """A batch's inputs in the order of a graph's placeholders."""
-    if isinstance(graph._codegen, fx.graph._PyTreeCodeGen):
-        taken: Iterable[Any] = graph.process_inputs(*example.args, **example.kwargs)
-        return list(taken)
     bound = inspect.signature(model.forward).bind(*example.args, **example.kwargs)
-    bound.apply_defaults()
-    return [bound.arguments[str(node.target)] for node in graph.find_nodes(op="placeholder")]
+    if not isinstance(graph._codegen, fx.graph._PyTreeCodeGen):
+        bound.apply_defaults()
+        return [bound.arguments[str(node.target)] for node in graph.find_nodes(op="placeholder")]
+    info, given = graph._codegen.pytree_info, bound.arguments
+    if info.orig_args is None or set(info.orig_args) != given.keys():
+        raise BatchError(
+            f"a batch gives {', '.join(given)} and another {', '.join(info.orig_args or ())}; "
+            "pass the same inputs in every batch"
+        )
+    # However a batch names its inputs, the graph wants them as the first one did.
+    by_place, by_name = tree_unflatten(list(range(info.in_spec.num_leaves)), info.in_spec)
+    args = tuple(given[name] for name in info.orig_args[: len(by_place)])
+    return tree_flatten_spec((args, {name: given[name] for name in by_name}), info.in_spec)

@@ -85,6 +85,11 @@ class Site:
     cut: Cut | None = None
 
     @property
+    def own_columns(self) -> bool:
+        """Whether its groups name their columns apart: 0 to 3 are of the first, 4 to 7 the next."""
+        return self.geometry.transposed and self.geometry.groups > 1
+
+    @property
     def shifts(self) -> bool:
         """Whether a number can be added to each channel that it makes."""
         return self.norm is not None or self.bias is not None

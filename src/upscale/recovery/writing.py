@@ -1,8 +1,9 @@
 """Writing a fit back into a model: no parameter is added, none gets another name.
 
 A layer with its norm was fitted as one, z = W̃ x + b̃. The layer gets W̃, each row scaled to the
-length that its weights had; the norm the statistics of what the layer makes now, so that training
-and evaluation agree, and the scale and shift with which the two together compute z.
+length that its weights had, and the norm the scale and shift with which the two together compute
+z. Once the layer has run, the norm gets the statistics of what it makes now, so that training and
+evaluation agree; scale and shift make up for that.
 """
 
 from __future__ import annotations
@@ -45,9 +46,8 @@ def write_site(model: nn.Module, site: Site, columns: Tensor, found: Fit) -> Non
         # A row that is zero, or was, has no length to keep.
         length = torch.where((before > 0) & (after > 0), after / before, 1.0)
         new = new / length[:, None]
-        mean, variance = found.whole.spread(new)
-        parts = (mean, variance, length, found.shift)
-        write_norm(model, site.norm, *(own.flatten() for own in parts))
+        mean, variance = _wide(model, site.norm.mean), _wide(model, site.norm.variance)
+        write_norm(model, site.norm, mean, variance, length.flatten(), found.shift.flatten())
     if site.bias is not None:
         bias = tensor_of(model, site.bias)
         _write(bias, torch.zeros_like(bias) if site.norm is not None else found.shift)

@@ -25,6 +25,8 @@ from upscale.rewrite.writes import keep_apart, write_again
 
 # What needs memory to lie as it did, and what does the same wherever it lies.
 VIEWS: dict[Any, str] = {"view": "reshape", "view_as": "reshape_as"}
+# Under this a node of an export keeps the name of the node that it was copied from.
+COPIED = "copied_from"
 # Where functional convolutions take their number of groups.
 GROUPS_ARGUMENT = 6
 
@@ -93,6 +95,7 @@ class _Rewriter:
             own = name if name == node.name else None
             made = self._graph.create_node("call_function", torch.add, reads, name=own)
             if own is not None:
+                made.meta[COPIED] = own
                 self._note(node, made)
         else:
             layer, path = self._cutter.gate(step.weight)
@@ -119,6 +122,7 @@ class _Rewriter:
         path = str(node.target)
         self._held[path] = self._cutter.attribute(path)
         new = self._graph.create_node("get_attr", path, name=node.name)
+        new.meta[COPIED] = node.name
         self._bind(node, self._building.view(new), result)
 
     def _copy(self, node: fx.Node) -> None:
@@ -143,6 +147,7 @@ class _Rewriter:
         # Scripting cannot read a type of which there is only the text.
         kind = None if isinstance(node.type, str) else node.type
         new = self._graph.create_node(node.op, target, args, kwargs, node.name, kind)
+        new.meta[COPIED] = node.name
         if (observed.is_view and not observed.writes) or node.op == "placeholder":
             self._building.view(new)
         self._bind(node, new, observed.result)

@@ -194,6 +194,8 @@ def _fit(module: nn.Module, groups: int | None, width: int | None) -> None:
             module.in_channels, module.out_channels = second * module.groups, first
     elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, nn.Embedding):
+        module.embedding_dim = module.weight.shape[1]
     elif isinstance(module, nn.modules.batchnorm._NormBase):
         module.num_features = width or module.num_features
     elif isinstance(module, nn.PReLU):

@@ -25,7 +25,8 @@ Loss = Callable[[Any, Any], Tensor]
 class Option:
     """What one option is if nobody says, what it is about, and what it may be.
 
-    `choices` are the names it may have, `number` is the type of number that it is.
+    `choices` are the names it may have, `number` is the type of number that it is; `words` stand
+    for numbers that are found when it is known what they depend on.
 
     >>> OPTIONS["scope"].default, OPTIONS["scope"].choices
     ('local', ('local', 'global'))
@@ -39,6 +40,7 @@ class Option:
     fits: Callable[[Any], bool] = lambda _: True
     choices: tuple[str, ...] = ()
     number: type[int] | type[float] | None = None
+    words: tuple[str, ...] = ()
 
     def complaint(self, name: str, value: Any) -> str:
         """What is wrong with a value; nothing, if it fits."""
@@ -55,13 +57,15 @@ def _choice(about: str, *choices: str) -> Any:
     return Option(choices[0], about, must_be, choices.__contains__, choices).declared()
 
 
-def _number(kind: type[int] | type[float], default: float, about: str, least: int) -> Any:
+def _number(
+    kind: type[int] | type[float], default: float, about: str, least: int, *words: str
+) -> Any:
     def fits(value: Any) -> bool:
         number = isinstance(value, (int, kind)) and not isinstance(value, bool)
         return number and least <= value <= sys.float_info.max
 
     must_be = f"a whole number >= {least}" if kind is int else f"a share, {least} or more"
-    return Option(default, about, must_be, fits, number=kind).declared()
+    return Option(default, about, must_be, fits, number=kind, words=words).declared()
 
 
 # What else a criterion may be, a function or an object, is known where criteria are.
@@ -84,8 +88,8 @@ class Options:
     )
     side: str = _choice("drop what layers read, or what they make", *SIDES)
     constraint: str = _choice(
-        "each layer for itself, all readers alike, or windows of one order",
-        *("none", "segment", "contiguous"),
+        "each layer for itself, all readers alike, windows of one order, or heads whole",
+        *("none", "segment", "contiguous", "heads"),
     )
     segments: str = _choice(
         "everywhere, or only where one layer feeds one other", "all", "single-branch"
@@ -96,7 +100,7 @@ class Options:
     overrides: Mapping[str, float] | None = None
     ignore: Iterable[str] = IGNORE
     floor: int = _number(int, 1, "keep N channels of every layer at least", 0)
-    round_to: int = _number(int, 1, "keep multiples of N", 1)
+    round_to: int = _number(int, 1, "keep multiples of N, or of what suits the target", 1, "target")
     slack: float = _number(float, 0.1, "how much wider windows are than what is kept in them", 0)
     within: Selection | None = None
 
@@ -107,6 +111,8 @@ class Options:
         importance_of(self.importance)
         if self.constraint == "contiguous" and self.side == "output":
             raise SelectionError("the constraint 'contiguous' is of the input side only")
+        if self.constraint == "heads" and self.side == "output":
+            raise SelectionError("the constraint 'heads' is of the input side only")
         if self.within is not None and self.within.side != self.side:
             raise SelectionError("within is a selection of the other side")
 

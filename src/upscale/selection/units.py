@@ -15,7 +15,7 @@ import numpy as np
 
 from upscale.channels import Positions, positions
 from upscale.flow.channel_flow import ChannelFlow, Classes
-from upscale.flow.relations import Line
+from upscale.flow.lines import Line
 from upscale.flow.segments import find_segments
 
 
@@ -45,7 +45,8 @@ def find_units(
 ) -> Units:
     """What can be pruned on a side of all layers, and what goes together.
 
-    With the constraint `segment`, all readers of a channel (or all layers summed into it) prune
+    With the constraint `heads`, the columns that a head of attention feeds go together; all else is
+    free. With `segment`, all readers of a channel (or all layers summed into it) prune
     it or none does. Layers that read the model's input keep all of it, and layers that make
     what has to stay whole, such as the model's output, all they make.
     """
@@ -57,11 +58,25 @@ def find_units(
     joined = Classes()
     joined.fresh(flow.class_count)
     numbers = {weight: joined.fresh(classes.shape[1]) for weight, classes in ends.items()}
+    if constraint == "heads" and side == "input":
+        for weight, own in _heads(flow).items():
+            if weight in numbers:
+                joined.merge(numbers[weight][own], numbers[weight])
     if constraint == "segment":
         for weight, classes in ends.items():
             for use in classes:
                 joined.merge(numbers[weight], use)
     return _numbered({weight: joined.find(own) for weight, own in numbers.items()})
+
+
+def _heads(flow: ChannelFlow) -> dict[str, Positions]:
+    """For layers that read heads which can leave, the first column of the head of each column."""
+    heads = {}
+    for _, relation in flow.layers:
+        if relation.read in flow.loose:
+            width = relation.columns // flow.blocks[relation.read]
+            heads[relation.name] = np.arange(relation.columns) // width * width
+    return heads
 
 
 def _joined(of: Mapping[str, Positions]) -> Positions:

@@ -47,6 +47,10 @@ class Prices:
     Convolutions work on `block` channels at once. Where channels lie outside, inputs and outputs
     of those that look at more than a point count as a multiple of it; where they lie inside, an
     output beyond whole blocks costs a `tail` of one.
+
+    Some runtimes have fast kernels for widths that are multiples of `align`, and others for the
+    rest: there a layer with `odd` inputs takes that many times as long, a depthwise one
+    `channelwise_odd` times. Where a slice is no view but a copy, it costs a `slice_call` to start.
     """
 
     outer: CopyPrices
@@ -59,6 +63,15 @@ class Prices:
     pass_byte: float
     block: int
     tail: float
+    align: int = 1
+    odd: float = 1.0
+    channelwise_odd: float = 1.0
+    slice_call: float = 0.0
+
+    @property
+    def favours_whole(self) -> bool:
+        """Whether reading whole tensors, or making whole blocks, is worth more than a copy less."""
+        return self.align > 1 or self.slice_call > 0
 
     @classmethod
     def from_json(cls, plain: Mapping[str, object]) -> Prices:
@@ -68,8 +81,11 @@ class Prices:
                 CopyPrices(**{f.name: _number(plain[way][f.name]) for f in fields(CopyPrices)})  # type: ignore[index]
                 for way in ("outer", "inner")
             )
-            rest = {f.name: _number(plain[f.name]) for f in fields(cls) if f.type == "float"}
-            return cls(outer=outer, inner=inner, block=int(_number(plain["block"])), **rest)
+            # What was measured before a price was known does without it.
+            own = {f.name: plain.get(f.name, f.default) for f in fields(cls)}
+            rest = {f.name: _number(own[f.name]) for f in fields(cls) if f.type == "float"}
+            block, align = (int(_number(own[name])) for name in ("block", "align"))
+            return cls(outer=outer, inner=inner, block=block, align=max(1, align), **rest)
         except (KeyError, TypeError, ValueError) as error:
             raise TargetError(f"these are no prices of a target: {error}") from error
 

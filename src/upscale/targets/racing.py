@@ -59,6 +59,11 @@ def profiled_peak_bytes(call: Callable[[], object]) -> int:
     return most
 
 
+def unseen(call: Callable[[], object]) -> int:
+    """Nothing: where tensors are not torch's, nobody sees what memory they hold."""
+    return 0
+
+
 class _Memory(TorchDispatchMode):
     """Watches tensors come and go."""
 
@@ -99,7 +104,8 @@ class Measurement:
     """How long one call takes, in milliseconds: the median of the runs, their quartiles,
     and mean and standard deviation, which a disturbed run moves and a median it does not.
 
-    `peak_bytes` is the most memory that a call held of its own, `versions` what ran it.
+    `peak_bytes` is the most memory that a call held of its own, 0 where that is not seen;
+    `versions` what ran it.
     Compare only what one race measured.
     """
 
@@ -116,7 +122,8 @@ class Measurement:
 
     def __str__(self) -> str:
         spread = f"half of {self.runs} runs {self.low_ms:.2f} to {self.high_ms:.2f}"
-        return f"{self.median_ms:.2f} ms ({spread}), at most {self.peak_bytes / 1e6:.1f} MB at once"
+        memory = f", at most {self.peak_bytes / 1e6:.1f} MB at once" if self.peak_bytes else ""
+        return f"{self.median_ms:.2f} ms ({spread}){memory}"
 
 
 def race(
@@ -181,4 +188,5 @@ def race_models(
     runtime.check_installed()
     with computing_on(target.threads):
         ready = {name: runtime.prepare(own, suited, target) for name, own in models.items()}
-        return race(ready, runs=runs, peak=peak, version=runtime.version())
+        seen = peak if runtime.in_torch else unseen
+        return race(ready, runs=runs, peak=seen, version=runtime.version())

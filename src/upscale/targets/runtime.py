@@ -15,6 +15,7 @@ import platform
 import tempfile
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -37,13 +38,17 @@ class Runtime(ABC):
 
     `needs` are the packages it cannot run without, which the extra `extra` of ours installs.
     They are imported where they are used: a plan can be made for a runtime that is not here.
-    `built_in` are the prices that plans reckon with until somebody calibrates.
+    `built_in` are the prices that plans reckon with until somebody calibrates. `in_torch` says
+    whether its tensors are torch's, so that the memory a call holds can be seen. `moving` are the
+    kinds of operations that compute nothing: copies, and changes of layout.
     """
 
     name: str
     needs: tuple[str, ...] = ()
     extra: str = ""
     built_in: Prices = BUILT_IN
+    in_torch: bool = True
+    moving: frozenset[str] = frozenset()
 
     @abstractmethod
     def version(self) -> str:
@@ -70,6 +75,10 @@ class Runtime(ABC):
         `scale` is the target's batch over the example's.
         """
         return Pricing(target, prices, scale)
+
+    def operations(self, model: nn.Module, example: Example, target: Target) -> Counter[str]:
+        """How many operations of each kind it runs for a model, once it has optimised it."""
+        raise TargetError(f"the runtime {self.name} does not tell what it runs")
 
     def check_installed(self) -> None:
         """Raise `MissingPackageError` if a package that it needs is not there."""
@@ -155,6 +164,15 @@ def pricing_for(example: Example, target: Target | None) -> Pricing:
     like = target_like(example)
     target = target or like
     return runtime_of(target).pricing(target, prices_of(target), target.batch / like.batch)
+
+
+def multiple_for(asked: int | str, example: Example, target: Target | None) -> int:
+    """The number that widths shall be multiples of: as asked, or, for "target", what serves the
+    convolutions of the target, or of one like the example."""
+    if asked != "target":
+        return asked  # type: ignore[return-value]  # checked with the other options
+    prices = prices_of(target or target_like(example))
+    return prices.align if prices.align > 1 else prices.block
 
 
 def prices_of(target: Target) -> Prices:

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from upscale.errors import TargetError
 from upscale.flow.channel_flow import ChannelFlow
-from upscale.flow.relations import GRID, Line, Reduce
+from upscale.flow.lines import GRID, Line
+from upscale.flow.relations import Reduce
 from upscale.targets.prices import WORTH_A_GATHER, WORTH_IT, Prices
 
 # Every runtime is a module, `on_NAME.py` in this folder, which `runtime_of` imports when somebody
@@ -76,9 +77,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What copies from a line cost: by channel, and by run of channels that is concatenated."""
+    """What copies from a line cost: by channel, and by run of channels that is concatenated; and
+    what a slice costs to start."""
 
     slice: float
+    cut: float
     join: float
     concatenate: float
     gather: float
@@ -174,12 +177,14 @@ class Pricing:
         # Over how many stretches of memory a run of channels is spread.
         outside = self.target.batch * math.prod(flow.shapes[line.value][1 : max(1, line.axis)])
         rows = weight / self.target.item_bytes if inner else outside
+        start = self.prices.slice_call
         return Rates(
-            slice=0.0 if rows <= 1 else weight * ways.slice_byte,
+            slice=0.0 if rows <= 1 and not start else weight * ways.slice_byte,
+            cut=start,
             join=weight * ways.join_byte,
             concatenate=weight * ways.run_byte,
             gather=weight * ways.gather_byte,
-            run=rows * ways.run_row + self.prices.piece,
+            run=rows * ways.run_row + self.prices.piece + start,
             inner=inner,
         )
 
@@ -213,7 +218,7 @@ class Pricing:
         first = rates[parts[0].line]
         joined = joined or len(parts) > 1
         if not joined and parts[0].runs < 2:
-            return parts[0].channels * first.slice
+            return 0.0 if parts[0].whole else parts[0].channels * first.slice + first.cut
         if all(part.whole and part.runs == 1 for part in parts):
             joins = sum(part.channels * rates[part.line].join for part in parts)
             return joins + self.prices.call
@@ -232,17 +237,29 @@ class Pricing:
         area = math.prod(flow.shapes[relation.weight][2:])
         places = self.channel_bytes(flow, relation.out) / self.target.item_bytes
         weight = columns * rows * area * self.target.item_bytes * self.prices.weight_byte
+        slower = self._slower(flow, relation, rows if relation.channelwise else columns)
         if relation.channelwise:
             rows = _up(rows, self.block(flow, relation))
-            return rows * area * places * self.prices.channelwise_mac + self.prices.call
-        effort = float(rows)
+            return slower * rows * area * places * self.prices.channelwise_mac + self.prices.call
+        effort = slower * rows
         if relation.groups == 1 and self.block(flow, relation) > 1:
             if self.is_inner(flow, relation.out):
                 rest = rows % self.prices.block
                 effort += rest * (self.prices.tail * self.prices.block - 1)
-            elif area > 1:
-                effort, columns = _up(rows, self.prices.block), _up(columns, self.prices.block)
+            elif area > 1 or self.prices.align > 1:
+                effort = slower * _up(rows, self.prices.block)
+                columns = _up(columns, self.prices.block)
         return columns * effort * area * places * self.prices.mac + weight + self.prices.call
+
+    def _slower(self, flow: ChannelFlow, relation: Reduce, width: int) -> float:
+        """How many times as long a layer takes for a width that its fast kernels do not serve."""
+        if width % self.multiple(flow, relation) == 0:
+            return 1.0
+        return self.prices.channelwise_odd if relation.channelwise else self.prices.odd
+
+    def multiple(self, flow: ChannelFlow, relation: Reduce) -> int:
+        """What the widths of a layer must be multiples of, to be served by fast kernels."""
+        return self.prices.align if len(flow.shapes[relation.weight]) > 2 else 1
 
     def block(self, flow: ChannelFlow, relation: Reduce) -> int:
         """How many channels a layer makes at once."""

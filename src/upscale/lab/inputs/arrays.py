@@ -1,7 +1,8 @@
-"""Arrays: inputs as a model takes them, from `.npy` and `.safetensors`, read as they are needed."""
+"""Arrays: inputs as a model takes them, from `.npy`, `.npz` and `.safetensors`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ class Arrays:
     @classmethod
     def read(cls, path: Path, dtype: torch.dtype) -> Arrays:
         """The inputs that a file holds."""
-        read = _numpy if path.suffix == ".npy" else _safetensors
+        read = {".npy": _numpy, ".npz": _several}.get(path.suffix, _safetensors)
         try:
             shapes, rows, labels = read(path)
         except Exception as error:  # readers raise what they like on damaged files
@@ -83,6 +84,16 @@ def _numpy(path: Path) -> Read:
     native = held.dtype.newbyteorder("=")
     rows = {path.name: lambda number: torch.from_numpy(np.array(held[number], dtype=native))}
     return {path.name: held.shape}, rows, None
+
+
+def _several(path: Path) -> Read:
+    """Arrays by the names of a model's inputs, in which files have signs that Python's lack."""
+    with np.load(path, allow_pickle=False) as opened:
+        held = {re.sub(r"\W", "_", name): opened[name] for name in opened.files}
+    if any(own.dtype.kind not in "fiub" for own in held.values()):
+        raise ValueError("it holds what is no array of numbers")
+    rows: dict[str, Rows] = {n: torch.from_numpy(own).__getitem__ for n, own in held.items()}
+    return {name: own.shape for name, own in held.items()}, rows, None
 
 
 def _safetensors(path: Path) -> Read:

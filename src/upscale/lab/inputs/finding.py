@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from upscale.lab.inputs.album import Album, Folder, Zip
@@ -14,8 +15,8 @@ from upscale.lab.inputs.pictures import Pictures, Preparation
 from upscale.lab.sources import SourceError, find_data
 
 INPUTS_HELP = (
-    "a folder of images, a zip of them, a .npy or .safetensors of inputs; or upscale:digits, "
-    "package.module:callable or an .npz, as sweeps take them"
+    "a folder of images, a zip of them, a .npy, .npz or .safetensors of inputs; or "
+    "upscale:digits, package.module:callable or an .npz of images and labels, as sweeps take them"
 )
 ARRAYS = (".npy", ".safetensors")
 
@@ -32,6 +33,8 @@ def find_samples(
         return _pictures(Folder(path), source, prepare, dtype)
     if path.suffix in ARRAYS and path.is_file():
         return Arrays.read(path, dtype)
+    if path.suffix == ".npz" and path.is_file() and not _is_labelled(path):
+        return Arrays.read(path, dtype)
     if path.suffix == ".npz" or (":" in source and not path.exists()):
         pairs = list(find_data(source, most))
         if not pairs:
@@ -43,6 +46,15 @@ def find_samples(
             raise SourceError(f"{source} is no zip; data is {INPUTS_HELP}")
         return _pictures(Zip(path), source, prepare, dtype)
     raise SourceError(f"data is {source!r}, which is not there; give {INPUTS_HELP}")
+
+
+def _is_labelled(path: Path) -> bool:
+    """Whether an `.npz` is what sweeps take: `images` and `labels`; a damaged one may be."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            return "images" in held.files
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return True
 
 
 def _pictures(

@@ -11,8 +11,9 @@ import numpy as np
 
 from upscale.channels import Positions, positions
 from upscale.errors import PlanError
+from upscale.flow.lines import GRID, Line
 from upscale.flow.liveness import Want, find_live, wants_of
-from upscale.flow.relations import GRID, Line, Reduce
+from upscale.flow.relations import Reduce
 from upscale.flow.segments import find_segments
 from upscale.lowering.lowered import Lowered
 from upscale.planning import Edge, Plan, Way, make_plan
