@@ -13,7 +13,7 @@ from torch import fx
 
 import upscale
 from tests.store.files import assert_same, pruned_net
-from upscale.store.atomic import replacing
+from upscale.tools.atomic import replacing
 
 HOOKS: dict[str, Callable[[fx.GraphModule], Any]] = {
     "before": lambda m: m.register_forward_pre_hook(lambda *_: None),

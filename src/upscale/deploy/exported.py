@@ -10,7 +10,7 @@ from torch import nn
 
 from upscale.formats.program import exported
 from upscale.model.accepting import ordinary_tensors
-from upscale.store.atomic import replacing
+from upscale.tools.atomic import replacing
 from upscale.tools.quiet import unwarned
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from upscale.formats.onnx_program import onnx_program
 from upscale.model.accepting import ordinary_tensors
-from upscale.store.atomic import replacing
+from upscale.tools.atomic import replacing
 
 
 @ordinary_tensors()

@@ -12,7 +12,7 @@ from torch import nn
 from upscale.capture import Example, two_of_each
 from upscale.errors import DeployError
 from upscale.model.accepting import ordinary, ordinary_model, ordinary_tensors
-from upscale.store.atomic import replacing
+from upscale.tools.atomic import replacing
 from upscale.tools.quiet import unwarned
 
 

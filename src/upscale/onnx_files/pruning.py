@@ -23,7 +23,7 @@ from upscale.onnx_files.reading import onnx, read_model
 from upscale.onnx_files.writing import edited
 from upscale.pruning.prune import prune
 from upscale.selected.selection import Selection
-from upscale.store.atomic import replacing
+from upscale.tools.atomic import replacing
 
 # How far a runtime in single precision may be from torch: a share of the greatest number, and what
 # runtimes themselves round away of numbers between zero and one.

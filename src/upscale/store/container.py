@@ -22,8 +22,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from upscale.errors import StoreError
-from upscale.store.atomic import replacing
 from upscale.store.checks import Json, as_entry, as_integers, as_object, check_shape, longest_header
+from upscale.tools.atomic import replacing
 
 LENGTH = struct.Struct("<Q")
 DOCUMENT, DIGEST, METADATA = "upscale", "sha256", "__metadata__"
