@@ -211,6 +211,20 @@ def test_a_difference_is_said_in_words_with_its_place() -> None:
     assert "test_fingerprint.py:" in said
 
 
+def test_the_numbers_of_an_index_show() -> None:
+    class Indexed(nn.Module):
+        def __init__(self, index: list[int]) -> None:
+            super().__init__()
+            self.index = index
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:, self.index]
+
+    example = Example.of(torch.randn(2, 3, 4))
+    found = [fingerprint(capture(Indexed(own), example)) for own in ([0, 2], [2, 0], [0, 2])]
+    assert found[0] == found[2] != found[1]
+
+
 NUMBER = re.compile(r"(?<![\w.])\d+(\.\d+)?(?![\w.])")
 
 

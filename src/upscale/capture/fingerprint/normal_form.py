@@ -149,9 +149,16 @@ class _NormalForm:
         elif isinstance(value, Parameter):
             said = f"{value.removeprefix('@')} {shape}"
         else:
-            said = f"constant {self._constants.get(value, shape)}"
+            said = f"constant {self._constants.get(value) or self._spelled(value, shape)}"
         self._numbers[value] = f"%{len(self._lines)}"
         self._lines.append(CodeLine(said, said, value.partition(":")[0]))
+
+    def _spelled(self, value: str, shape: tuple[int, ...]) -> str:
+        """What is known of a tensor that torch makes of numbers in the code: `x[:, [2, 0]]`."""
+        node = self._nodes.get(value.partition(":")[0])
+        said = () if node is None else tree_leaves((node.args, node.kwargs))
+        numbers = [own for own in said if isinstance(own, (int, float))]
+        return f"{shape} {numbers}"
 
     def _write_call(self, node: str, call: Call) -> None:
         name, number = spelling.plain_name(call), len(self._lines)
